@@ -1,0 +1,116 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The words in which the store registry is written: stores, engines, directory levels and file names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from re import Pattern
+
+BLOCK = "block"
+TEMP = "temp"
+CONFIG = "config"
+
+OBSERVED = "observed"
+FROM_SOURCE = "from source, not run"
+
+Version = tuple[int, ...]
+
+
+def name(pattern: str) -> Pattern[str]:
+    """A pattern of file or directory names; walks use fullmatch.
+
+    ASCII: `\\d` must not accept other digits; `.` without DOTALL keeps newlines out of known names.
+    """
+    return re.compile(pattern, re.ASCII)
+
+
+def program(*names: str) -> Pattern[str]:
+    """Command lines in which one of these programs or modules is started."""
+    return name(r"(?:^|[/\s\0.])(?:" + "|".join(names) + r")(?:[./:\s\0]|$)")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that belongs to the store. kind: BLOCK, TEMP (temporaries and probes) or CONFIG (never expires).
+
+    magic: first bytes that the file must have, for stores whose names say nothing.
+    """
+
+    kind: str
+    pattern: Pattern[str]
+    magic: bytes = b""
+
+
+@dataclass(frozen=True)
+class Dir:
+    """A directory level: which names it has, what may lie in it, and whether it may be removed once empty."""
+
+    pattern: Pattern[str] | None = None  # None: the root of the tier
+    files: tuple[File, ...] = ()
+    dirs: tuple[Dir, ...] = ()
+    prune: bool = False
+
+    def dir_for(self, name: str) -> Dir | None:
+        """The level that a subdirectory called name belongs to, or None for a stranger."""
+        for level in self.dirs:
+            if level.pattern is not None and level.pattern.fullmatch(name):
+                return level
+        return None
+
+    def file_for(self, name: str) -> File | None:
+        """The entry that a file called name has, or None for a stranger."""
+        for known in self.files:
+            if known.pattern.fullmatch(name):
+                return known
+        return None
+
+
+@dataclass(frozen=True)
+class Danger:
+    """Something an operator has to know about a store, with its source."""
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How a running engine is recognised and how its version is found on the host.
+
+    dists: names of the Python distributions (as in NAME-VERSION.dist-info) that are this engine.
+    programs: a process is the engine if this pattern is found in its command line.
+    """
+
+    name: str
+    dists: tuple[str, ...] = ()
+    programs: Pattern[str] = re.compile(r"(?!)")
+
+
+@dataclass(frozen=True)
+class Store:
+    """One place where an engine keeps KV state.
+
+    layout: names below the tier's path; None for a store that leaves no files there.
+    live: may blocks be deleted under a running engine? `live_from` is the first engine version where they may,
+    None with live=True means every version; live=False means only when stopped.
+    evidence: OBSERVED if a real writer made these names here, else FROM_SOURCE.
+    """
+
+    name: str
+    title: str
+    engine: str
+    layout: Dir | None
+    live: bool
+    live_from: Version | None
+    removing: str
+    filesystems: tuple[str, ...] = ("ext4", "xfs")
+    default_paths: tuple[str, ...] = ()
+    dangers: tuple[Danger, ...] = field(default_factory=tuple)
+    evidence: str = FROM_SOURCE
+
+    @property
+    def has_files(self) -> bool:
+        """True if the store's blocks are files below the tier's path."""
+        return self.layout is not None
