@@ -1,0 +1,231 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""kvtier: what cron, systemd and a person call on the host. The same code as the modules."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import sys
+import syslog
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from . import VERSION, account, controls, datamap, expiry, fsio, metrics, mounts, prepare, state, walk
+from .datamap import Document, MapError, Tier
+
+_FAILED_CONTROLS = 1
+MAX_LISTED = 1000
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Exit codes: expiry.EXIT_CODES; of the others 0 done, 1 findings, 2 wrong use, 3 refused."""
+    os.umask(0o077)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    options = _parser().parse_args(argv)
+    syslog.openlog("kvtier", syslog.LOG_PID, syslog.LOG_DAEMON)
+    try:
+        document = datamap.load(options.map)
+        return int(options.run(document, options))
+    except MapError as error:
+        return _fail(str(error), expiry.USAGE)
+    except KeyError as error:
+        return _fail(str(error.args[0]), expiry.USAGE)
+    except prepare.Refused as error:
+        return _fail(str(error), expiry.REFUSED)
+    except (OSError, RuntimeError, fsio.UnsafePath) as error:
+        return _fail(f"{options.command}: {error}", expiry.ERRORS)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kvtier", description="Closes, expires and audits KV cache tiers of this host."
+    )
+    parser.add_argument("--version", action="version", version=f"kvtier {VERSION}")
+    parser.add_argument("--map", default=datamap.PATH, help="data map to read (default %(default)s)")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    command = commands.add_parser("prepare", help="put owner, mode and ACL of a mounted tier's root right")
+    command.add_argument("tier")
+    command.set_defaults(run=_prepare)
+
+    codes = "; ".join(f"{code} {meaning}" for code, meaning in expiry.EXIT_CODES.items())
+    command = commands.add_parser(
+        "expire", help="delete the blocks whose retention has ended", epilog=f"Exit codes: {codes}."
+    )
+    command.add_argument("tier", nargs="*", help="tiers (default: all)")
+    command.add_argument("--dry-run", action="store_true", help="list what would go, delete and record nothing")
+    command.add_argument(
+        "--trust-clock", action="store_true", help="expire although the clock jumped; the time is right now"
+    )
+    command.add_argument("--max-seconds", type=float, default=expiry.MAX_SECONDS, metavar="N")
+    command.add_argument("--json", action="store_true")
+    command.set_defaults(run=_expire)
+
+    command = commands.add_parser("audit", help="judge all tiers against their controls (root)")
+    command.add_argument("--json", action="store_true")
+    command.add_argument("--metrics", metavar="FILE", help="also write Prometheus text there")
+    command.add_argument("--max-seconds", type=float, default=60, metavar="N", help="bound of the walk per tier")
+    command.set_defaults(run=_audit)
+
+    command = commands.add_parser("status", help="how each tier stands")
+    command.set_defaults(run=_status)
+    return parser
+
+
+def _fail(message: str, code: int) -> int:
+    for line in map(walk.printable, message.splitlines()):
+        syslog.syslog(syslog.LOG_ERR, line)
+        print(f"kvtier: {line}", file=sys.stderr)
+    return code
+
+
+def _prepare(document: Document, options: argparse.Namespace) -> int:
+    tier = datamap.tier_named(document, options.tier)
+    if not tier["path"]:
+        raise prepare.Refused(f"tier {tier['name']} has no directory")
+    for line in prepare.prepare(tier) or ["nothing to do"]:
+        syslog.syslog(syslog.LOG_INFO, f"prepare {tier['name']}: {line}")
+        print(line)
+    return expiry.OK
+
+
+def _expire(document: Document, options: argparse.Namespace) -> int:
+    known = datamap.file_tiers(document)
+    tiers = [datamap.tier_named(document, name) for name in options.tier] or known
+    for tier in tiers:
+        if tier not in known:
+            raise KeyError(f"tier {tier['name']} has nothing to expire (state {tier['state']})")
+    worst = expiry.OK
+    results = []
+    for tier in tiers:
+        result = _expire_one(tier, options)
+        results.append(result)
+        level = syslog.LOG_INFO if result["exit"] == expiry.OK else syslog.LOG_WARNING
+        syslog.syslog(level, summary(result))
+        if not options.json:
+            for path in result.get("would_delete", ()):
+                print(path)
+            print(summary(result))
+        worst = max(worst, result["exit"])
+    if options.json:
+        print(json.dumps(results, indent=2, sort_keys=True))
+    return worst
+
+
+def _expire_one(tier: Tier, options: argparse.Namespace) -> dict[str, Any]:
+    def work() -> dict[str, Any]:
+        listed: list[str] = []
+        due = 0
+
+        def note(path: str, kind: str) -> None:
+            nonlocal due
+            due += 1
+            if due <= MAX_LISTED:
+                listed.append(path)
+
+        result = expiry.expire(
+            tier,
+            delete=not options.dry_run,
+            trust_clock=options.trust_clock,
+            max_seconds=options.max_seconds,
+            on_delete=note if options.dry_run else None,
+        )
+        return {**result, "would_delete": listed, "would_delete_count": due} if options.dry_run else result
+
+    # One tier that cannot be worked on must not keep the others from being expired.
+    try:
+        account.uid_of(tier["owner"])
+    except KeyError:
+        return expiry.failed(tier, expiry.REFUSED, f"there is no account {tier['owner']}; run the harden playbook")
+    try:
+        result: dict[str, Any] = account.as_owner(tier["owner"], work)
+    except (OSError, RuntimeError) as error:
+        return expiry.failed(tier, expiry.ERRORS, f"{tier['name']}: {error}")
+    return result
+
+
+def summary(result: dict[str, Any]) -> str:
+    """One line about one pass."""
+    line = (
+        f"expire {result['tier']}: exit {result['exit']}, expired {result['expired']} blocks "
+        f"({result['expired_bytes']} bytes), left {result['blocks']} ({result['block_bytes']} bytes), "
+        f"overdue {result['overdue']}, loose {result['loose']}, {result['seconds']:.2f} s"
+    )
+    if "would_delete_count" in result:
+        line += f"; would delete {result['would_delete_count']} entries (dry run, at most {MAX_LISTED} listed)"
+    return "; ".join([line, *result["messages"][:3]])
+
+
+def _audit(document: Document, options: argparse.Namespace) -> int:
+    now = time.time()
+    result = controls.audit(document, now, max_seconds=options.max_seconds)
+    if options.metrics:
+        runs = {tier["name"]: state.read_run(tier) for tier in datamap.file_tiers(document)}
+        fsio.write_atomic(options.metrics, metrics.render(result, runs, now).encode("utf-8"), 0o644)
+    syslog.syslog(
+        syslog.LOG_INFO if result["verdict"] == "pass" else syslog.LOG_WARNING,
+        "audit: {} ({})".format(
+            result["verdict"], ", ".join(f"{n} {k}" for k, n in sorted(result["counts"].items()) if n)
+        ),
+    )
+    if options.json:
+        print(json.dumps(result, indent=2, sort_keys=True))
+    else:
+        for entry in result["results"]:
+            if entry["status"] not in ("pass", "not_applicable"):
+                print(f"{entry['status']:8} {entry['control']} {entry['tier']}: {entry['message']}. {entry['remedy']}")
+        print(f"verdict: {result['verdict']}")
+    return expiry.OK if result["verdict"] == "pass" else _FAILED_CONTROLS
+
+
+def _status(document: Document, options: argparse.Namespace) -> int:
+    now = time.time()
+    worst = expiry.OK
+    for tier in datamap.file_tiers(document, ("present", "vanished", "planned")):
+        line, good = status_line(tier, now)
+        print(line)
+        worst = max(worst, expiry.OK if good else _FAILED_CONTROLS)
+    return worst
+
+
+def status_line(tier: Tier, now: float) -> tuple[str, bool]:
+    """How a tier stands, in one line that ends with what to do, and whether all is well."""
+    head = f"{tier['name']} ({tier['path']}):"
+    if tier["state"] == "planned":
+        return f"{head} planned, not in use", True
+    try:
+        with fsio.opened(tier["path"]) as fd:
+            wrong = mounts.problem(tier, fd)
+    except (OSError, fsio.UnsafePath) as error:
+        wrong = f"{error}; run systemctl start llmhost-tier@{tier['name']}.service"
+    if wrong:
+        return f"{head} NOT THERE. {wrong}", False
+    record = state.read_run(tier)
+    if record is None:
+        return f"{head} no expiry has run. See kvtier expire {tier['name']}", False
+    ago = now - record["started"]
+    oldest = "none" if record["oldest_mtime"] is None else _age(now - record["oldest_mtime"])
+    line = (
+        f"{head} {record['blocks']} blocks, {record['block_bytes'] >> 20} MiB, oldest {oldest} "
+        f"of {_age(tier['retention_minutes'] * 60)} allowed; last expiry {_age(ago)} ago"
+    )
+    if record["finished"] is None or record["exit"] != expiry.OK:
+        code = record["exit"]
+        meaning = expiry.EXIT_CODES.get(code, "unknown") if code is not None else "it did not end"
+        return f"{line}: FAILED. {'; '.join(record['messages'][:2]) or meaning}", False
+    if ago > 2 * 60 * tier["expire_every_minutes"]:
+        return f"{line}: STALE. Look at systemctl status cron and /etc/cron.d/llmhost", False
+    return f"{line}: good", True
+
+
+def _age(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

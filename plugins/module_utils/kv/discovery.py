@@ -1,0 +1,291 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What runs on the host: processes, the units they belong to, and which engine in which version they are.
+
+Reads /proc only, works without privileges for the account's own processes, and never reads a process's environment or
+memory. A process that vanishes meanwhile is not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .datamap import Tier
+from .stores import ENGINES, STORES, Engine, live_safe, parse_version
+
+# What may stand in a version that is believed and shown.
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+!_-]{0,63}", re.ASCII)
+_SITE = re.compile(r"(/[^\0\n]*?/(?:site|dist)-packages)/")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process. start_time: clock ticks since boot; core_limit: bytes or `unlimited`, as text."""
+
+    pid: int
+    uid: int
+    comm: str
+    cmdline: tuple[str, ...]
+    unit: str | None
+    start_time: int
+    umask: int | None
+    core_limit: str | None
+    coredump_filter: int | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A running engine of a tier. version None: nobody could tell; source: where the version was read, or why not."""
+
+    pid: int
+    unit: str | None
+    version: str | None
+    source: str
+
+
+def unit_of(cgroup: str) -> str | None:
+    """The innermost systemd service or scope in the text of /proc/PID/cgroup (v2, hybrid and v1)."""
+    for line in cgroup.splitlines():
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if hierarchy != "0" and controllers != "name=systemd":
+            continue
+        for part in reversed(path.split("/")):
+            if part.endswith((".service", ".scope")):
+                return part
+    return None
+
+
+def _read(path: str, limit: int = 1 << 16) -> str:
+    with open(path, "rb") as file:
+        return file.read(limit).decode("utf-8", "surrogateescape")
+
+
+def _process(pid: int, proc: str) -> Process | None:
+    base = f"{proc}/{pid}"
+    try:
+        status = dict(line.partition(":")[::2] for line in _read(f"{base}/status").splitlines() if ":" in line)
+        stat = _read(f"{base}/stat")
+        cmdline = tuple(_read(f"{base}/cmdline").split("\0")[:-1])
+        unit = unit_of(_read(f"{base}/cgroup"))
+    except OSError:
+        return None
+    # The name in parentheses may hold anything, spaces and parentheses too.
+    fields = stat.rpartition(")")[2].split()
+    try:
+        return Process(
+            pid=pid,
+            uid=int(status["Uid"].split()[1]),
+            comm=status.get("Name", "").strip(),
+            cmdline=cmdline,
+            unit=unit,
+            start_time=int(fields[19]),
+            umask=int(status["Umask"], 8) if "Umask" in status else None,
+            core_limit=_core_limit(base),
+            coredump_filter=_coredump_filter(base),
+        )
+    except (KeyError, ValueError, IndexError):
+        return None
+
+
+def _core_limit(base: str) -> str | None:
+    try:
+        for line in _read(f"{base}/limits").splitlines():
+            if line.startswith("Max core file size"):
+                return line[18:].split()[0]
+    except (OSError, IndexError):
+        pass
+    return None
+
+
+def _coredump_filter(base: str) -> int | None:
+    try:
+        return int(_read(f"{base}/coredump_filter"), 16)
+    except (OSError, ValueError):
+        return None
+
+
+def processes(proc: str = "/proc") -> list[Process]:
+    """Every process that can be seen, kernel threads left out."""
+    found = (_process(int(name), proc) for name in os.listdir(proc) if name.isdigit())
+    return [process for process in found if process is not None and process.cmdline]
+
+
+def is_of(unit: str | None, services: Iterable[str]) -> bool:
+    """True if unit is one of services; a template (`vllm@.service`) stands for each of its instances."""
+    if unit is None:
+        return False
+    template = re.sub(r"@[^@]*\.service$", "@.service", unit)
+    return any(service == unit or ("@." in service and service == template) for service in services)
+
+
+def of_services(services: Iterable[str], proc: str = "/proc") -> list[Process]:
+    """The processes that run in one of these units."""
+    wanted = list(services)
+    return [process for process in processes(proc) if is_of(process.unit, wanted)]
+
+
+def engines(tier: Tier, owner_uid: int | None = None, proc: str = "/proc") -> list[Found]:
+    """The engines that may be using a tier now: in its units, or run by its owner on its path.
+
+    A unit that runs but in which no process can be recognised gives one entry without a version.
+    """
+    engine = ENGINES[STORES[tier["store"]].engine]
+    found: list[Found] = []
+    unknown: dict[str, Found] = {}
+    for process in processes(proc):
+        ours = is_of(process.unit, tier["services"])
+        if not ours and not (process.uid == owner_uid and _names(process.cmdline, tier["path"])):
+            continue
+        version, source = version_of(process, engine, proc)
+        if version is not None or engine.programs.search("\0".join(process.cmdline)):
+            found.append(Found(process.pid, process.unit, version, source))
+        elif ours and process.unit is not None:
+            unknown.setdefault(process.unit, Found(process.pid, process.unit, None, source))
+    recognised = {entry.unit for entry in found if entry.version is not None}
+    # A shell or a side process of a unit whose engine was recognised says nothing.
+    found = [entry for entry in found if entry.version is not None or entry.unit not in recognised]
+    return found + [entry for unit, entry in unknown.items() if unit not in {item.unit for item in found}]
+
+
+def _names(cmdline: Sequence[str], path: str | None) -> bool:
+    return bool(path) and any(str(path) in argument for argument in cmdline)
+
+
+def version_of(process: Process, engine: Engine, proc: str = "/proc") -> tuple[str | None, str]:
+    """Version of the engine that a process runs, and the directory it was read from (or why it is unknown).
+
+    Read from the names of dist-info directories: those of the packages that the process has mapped, else those of the
+    environment or interpreter it was started with. Several versions: the lowest.
+    """
+    if not engine.dists:
+        return None, "this engine's version cannot be read from outside"
+    try:
+        root = _root(process.pid, proc)
+    except OSError:
+        return None, f"the files of pid {process.pid} cannot be seen by uid {os.geteuid()}"
+    versions: list[tuple[str, str]] = []
+    for site in _mapped_sites(process, proc):
+        versions += _versions_in(root + site, engine)
+    for site in [] if versions else _started_sites(process, proc, root):
+        versions = _versions_in(root + site, engine)
+        if versions:
+            break
+    if not versions:
+        return None, f"no {' or '.join(engine.dists)} found for pid {process.pid}"
+    version, where = min(versions, key=lambda item: parse_version(item[0]) or ())
+    if _younger_than(where, process):
+        return None, f"{where[len(root) :]} was installed after pid {process.pid} started: restart it"
+    return version, where[len(root) :]
+
+
+def _younger_than(path: str, process: Process) -> bool:
+    """Was path made after the process started? Then it is not what the process runs."""
+    started = process.start_time / os.sysconf("SC_CLK_TCK") + time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    try:
+        return os.stat(path).st_ctime > started + 0.1
+    except OSError:
+        return True
+
+
+def _root(pid: int, proc: str) -> str:
+    """Prefix under which a process's own paths are seen from here: its container's root where it has one."""
+    inside, outside = os.stat(f"{proc}/{pid}/root"), os.stat("/")
+    same = (inside.st_dev, inside.st_ino) == (outside.st_dev, outside.st_ino)
+    return "" if same else f"{proc}/{pid}/root"
+
+
+def _mapped_sites(process: Process, proc: str) -> list[str]:
+    """Directories of the packages that the process has mapped."""
+    try:
+        maps = _read(f"{proc}/{process.pid}/maps", 1 << 22)
+    except OSError:
+        return []
+    return list(dict.fromkeys(match.group(1) for match in _SITE.finditer(maps)))
+
+
+def _started_sites(process: Process, proc: str, root: str) -> list[str]:
+    """Directories of packages of the environment or interpreter that the process was started with."""
+    sites: list[str] = []
+    prefixes = [os.path.dirname(os.path.dirname(argument)) for argument in process.cmdline[:2] if argument[:1] == "/"]
+    with contextlib.suppress(OSError):
+        prefixes.append(os.path.dirname(os.path.dirname(os.readlink(f"{proc}/{process.pid}/exe"))))
+    for prefix in dict.fromkeys(prefixes + ["/usr/local"]):
+        for library in ("lib", "lib64"):
+            sites += _python_directories(root, f"{prefix}/{library}")
+    return list(dict.fromkeys(sites))
+
+
+def _python_directories(root: str, library: str) -> list[str]:
+    try:
+        names = os.listdir(root + library)
+    except OSError:
+        return []
+    return [
+        f"{library}/{name}/{packages}"
+        for name in sorted(names)
+        if name.startswith("python3")
+        for packages in ("site-packages", "dist-packages")
+        if os.path.isdir(f"{root}{library}/{name}/{packages}")
+    ]
+
+
+def _versions_in(site: str, engine: Engine) -> list[tuple[str, str]]:
+    found = []
+    try:
+        names = os.listdir(site)
+    except OSError:
+        return []
+    for name in names:
+        if not name.endswith(".dist-info"):
+            continue
+        dist, _, version = name[: -len(".dist-info")].partition("-")
+        if dist.lower().replace("-", "_").replace(".", "_") in engine.dists and _VERSION.fullmatch(version):
+            found.append((version, f"{site}/{name}"))
+    return found
+
+
+@dataclass(frozen=True)
+class Gate:
+    """May a tier's blocks be deleted now? allowed None: nobody knows, which is a no. reason: one line for people."""
+
+    allowed: bool | None
+    reason: str
+    version: str | None
+    source: str
+
+
+def live_gate(tier: Tier, found: Sequence[Found]) -> Gate:
+    """Judge deletion under the engines that run now; the lowest version decides, an unknown one is a no."""
+    store = STORES[tier["store"]]
+    if not found:
+        return Gate(True, "no engine of the tier is running", None, "no process")
+    judged = [(live_safe(store, entry.version), entry) for entry in found]
+    for verdict in (None, False):
+        for answer, entry in judged:
+            if answer is verdict:
+                return Gate(verdict, _no(tier, entry, verdict), entry.version, entry.source)
+    lowest = min((entry for _answer, entry in judged), key=lambda entry: parse_version(entry.version or "") or ())
+    return Gate(True, f"{store.name} may lose blocks while the engine runs", lowest.version, lowest.source)
+
+
+def _no(tier: Tier, entry: Found, verdict: bool | None) -> str:
+    store = STORES[tier["store"]]
+    where = f"pid {entry.pid} ({entry.unit})"
+    if verdict is None:
+        return (
+            f"the version of the {store.engine} engine in {where} is unknown: {entry.source}; "
+            f"stop {' '.join(tier['services'])} or run the engine from an installed package"
+        )
+    if not store.live:
+        return f"blocks of {store.name} must not be deleted while the engine runs ({where}): stop it first"
+    wanted = ".".join(map(str, store.live_from or ()))
+    return (
+        f"{store.engine} {entry.version} in {where} may hang when a block vanishes: "
+        f"upgrade to {wanted} or stop {' '.join(tier['services'])}"
+    )

@@ -1,0 +1,274 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One expiry pass over one tier: may it run, where does it run, what does it delete, what does it record.
+
+Everything that could make a deletion wrong is asked first: the right mount, the right owner, an engine that lets go of
+blocks, a clock that can be believed, no other run. Any no stops the pass and says what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any, Callable
+
+from . import account, clock, discovery, fsio, mounts, state
+from .datamap import STATE_ROOT, Tier
+from .stores import STORES
+from .walk import Policy, Stop, Survey, Walk, printable
+
+OK, ERRORS, USAGE, REFUSED, BUSY, CLOCK, UNFINISHED = 0, 1, 2, 3, 4, 5, 6
+EXIT_CODES = {
+    OK: "the pass is complete and nothing is overdue",
+    ERRORS: "something could not be read, deleted or recorded, or is overdue and not ours to delete",
+    USAGE: "wrong use, or no usable data map",
+    REFUSED: "refused: not the declared mount, wrong owner, or deletion is not safe under the running engine",
+    BUSY: "another run of the tier is active",
+    CLOCK: "the clock jumped: nothing was expired by age",
+    UNFINISHED: "time was up; the next run goes on where this one stopped",
+}
+MAX_SECONDS = 3000.0
+MAX_MESSAGES = 20
+MAX_MESSAGE = 1000
+_PRESSURE = "/proc/pressure/io"
+_BUSY_PERCENT = 40.0
+
+
+class Refused(Exception):
+    """A pass that must not run now; the text says why and what to do."""
+
+
+class Pacer:
+    """Slows a pass down while the host's tasks wait for I/O, but never to less than half its speed.
+
+    The idle I/O class does nothing on NVMe (no scheduler), so the kernel's own pressure figure is asked.
+    """
+
+    def __init__(self, path: str = _PRESSURE, clock_: Callable[[], float] = time.monotonic) -> None:
+        self.path, self.clock = path, clock_
+        self.looked = self.begun = clock_()
+        self.slept = 0.0
+
+    def __call__(self) -> None:
+        """Called once per directory."""
+        now = self.clock()
+        if now - self.looked < 0.25:
+            return
+        self.looked = now
+        if self._pressure() > _BUSY_PERCENT and self.slept < (now - self.begun) / 2:
+            time.sleep(0.1)
+            self.slept += 0.1
+
+    def _pressure(self) -> float:
+        try:
+            with open(self.path, encoding="ascii") as file:
+                return float(file.readline().split("avg10=")[1].split()[0])
+        except (OSError, IndexError, ValueError):
+            return 0.0
+
+
+class Watch:
+    """Called once per directory: paces the pass, and ends it when the tier's path is no longer the open directory.
+
+    Descriptors outlive a lazy umount and a rename, so without this a pass would go on in a tree that is no tier now.
+    """
+
+    every = 1.0
+
+    def __init__(self, tier: Tier, fd: int) -> None:
+        self.tier, self.fd, self.pacer = tier, fd, Pacer()
+        self.looked = time.monotonic()
+
+    def __call__(self) -> None:
+        """Raises Stop."""
+        self.pacer()
+        if time.monotonic() - self.looked < self.every:
+            return
+        self.looked = time.monotonic()
+        try:
+            with fsio.opened(self.tier["path"]) as again:
+                same = _identity(again) == _identity(self.fd)
+        except (OSError, fsio.UnsafePath):
+            same = False
+        if not same:
+            raise Stop(
+                f"{self.tier['path']} is no longer the directory that the pass began in: stopped; "
+                f"run systemctl start llmhost-tier@{self.tier['name']}.service"
+            )
+
+
+def _identity(fd: int) -> tuple[int, int, int]:
+    info = os.fstat(fd)
+    return info.st_dev, info.st_ino, fsio.mount_id(fd)
+
+
+def policy_of(tier: Tier) -> Policy:
+    """A tier's policy in seconds, bytes and files."""
+    return Policy(
+        retention=tier["retention_minutes"] * 60,
+        tmp_grace=tier["tmp_grace_minutes"] * 60,
+        dir_grace=tier["dir_grace_minutes"] * 60,
+        max_bytes=tier["max_bytes"],
+        max_files=tier["max_files"],
+    )
+
+
+def expire(
+    tier: Tier,
+    delete: bool = True,
+    trust_clock: bool = False,
+    max_seconds: float = MAX_SECONDS,
+    state_root: str | None = STATE_ROOT,
+    on_delete: Callable[[str, str], None] | None = None,
+) -> dict[str, Any]:
+    """One pass over a tier, as the tier's own account; the record that it left.
+
+    delete=False only lists, through on_delete, and records nothing. max_seconds bounds the pass; the next one goes on
+    where it stopped. state_root None: a directory that no data map declares; nothing is remembered about it. The record
+    has the keys of state.py and, once the walk began, those of walk.Survey; `exit` is one of EXIT_CODES.
+    """
+    began = clock.now()
+    with contextlib.ExitStack() as stack:
+        try:
+            lock_fd = stack.enter_context(state.locked(tier, state_root))
+        except state.Busy as error:
+            return failed(tier, BUSY, str(error), began["wall"])
+        except (OSError, fsio.UnsafePath) as error:
+            where = tier["path"] if state_root is None else "its state directory; run the harden playbook"
+            return failed(tier, REFUSED, f"tier {tier['name']} cannot be locked: {error} ({where})", began["wall"])
+        before = None if state_root is None else state.read_run(tier, state_root)
+        state_fd = lock_fd if delete and state_root is not None else None
+        return _locked(tier, delete, trust_clock, max_seconds, on_delete, state_fd, before, began)
+
+
+def failed(tier: Tier, code: int, message: str, started: float | None = None) -> dict[str, Any]:
+    """The record of a pass that did not take place."""
+    now = time.time()
+    record = state.new_record(tier, now if started is None else started)
+    record.update(finished=now, exit=code, messages=[printable(message)[:MAX_MESSAGE]])
+    return record
+
+
+def _locked(
+    tier: Tier,
+    delete: bool,
+    trust_clock: bool,
+    max_seconds: float,
+    on_delete: Callable[[str, str], None] | None,
+    state_fd: int | None,
+    before: dict[str, Any] | None,
+    began: dict[str, Any],
+) -> dict[str, Any]:
+    record = state.new_record(tier, began["wall"])
+    # A run that is killed leaves this behind: started, not finished.
+    for key in ("last_full", "last_success", "mounted", "clock", "resume"):
+        record[key] = before[key] if before else record[key]
+    _write(state_fd, record)
+    detail: dict[str, Any] = {}
+    try:
+        fd = _open_tier(tier, bool(before and before["mounted"]))
+    except Refused as error:
+        record.update(exit=REFUSED, messages=[str(error)])
+    else:
+        try:
+            detail = _walk(tier, fd, record, delete, trust_clock, max_seconds, on_delete, began)
+        finally:
+            os.close(fd)
+    record["finished"] = time.time()
+    record["seconds"] = round(record["finished"] - began["wall"], 3) if not detail else detail["seconds"]
+    if record["exit"] in (OK, ERRORS):
+        record["last_full"] = record["started"]
+    if record["exit"] == OK:
+        record["last_success"] = record["started"]
+    record["messages"] = [printable(message)[:MAX_MESSAGE] for message in record["messages"][:MAX_MESSAGES]]
+    unwritten = _write(state_fd, record)
+    if unwritten is not None:
+        record["messages"].append(unwritten)
+        record["exit"] = record["exit"] or ERRORS
+    return {**detail, **record}
+
+
+def _write(state_fd: int | None, record: dict[str, Any]) -> str | None:
+    """Why the record cannot be written, or None. Blocks must go in time on a full disk too: it stops nothing."""
+    if state_fd is None:
+        return None
+    try:
+        state.write_run(state_fd, record)
+    except OSError as error:
+        return f"the pass is not on record: {error.strerror} in the tier's state directory"
+    return None
+
+
+def _open_tier(tier: Tier, was_mounted: bool) -> int:
+    try:
+        uid = account.uid_of(tier["owner"])
+        fd, _ancestors = fsio.open_path(tier["path"])
+    except KeyError as error:
+        raise Refused(f"there is no account {tier['owner']}; run the harden playbook") from error
+    except (OSError, fsio.UnsafePath) as error:
+        raise Refused(
+            f"{tier['path']} cannot be opened as {tier['owner']}: {error}; "
+            f"run systemctl start llmhost-tier@{tier['name']}.service"
+        ) from error
+    try:
+        wrong = mounts.problem(tier, fd, was_mounted)
+        if wrong is None and os.fstat(fd).st_uid != uid:
+            wrong = f"{tier['path']} does not belong to {tier['owner']}: run kvtier prepare {tier['name']}"
+    except BaseException:
+        os.close(fd)
+        raise
+    if wrong is not None:
+        os.close(fd)
+        raise Refused(wrong)
+    return fd
+
+
+def _walk(
+    tier: Tier,
+    fd: int,
+    record: dict[str, Any],
+    delete: bool,
+    trust_clock: bool,
+    max_seconds: float,
+    on_delete: Callable[[str, str], None] | None,
+    began: dict[str, Any],
+) -> dict[str, Any]:
+    uid = account.uid_of(tier["owner"])
+    jump = None if trust_clock else clock.problem(record["clock"], began, clock.synchronised() is True)
+    gate = discovery.live_gate(tier, discovery.engines(tier, uid))
+    record["mounted"] = mounts.is_mountpoint(fd)
+    if jump is None:
+        record["clock"] = began
+    may = gate.allowed is True and jump is None
+    found = Walk(
+        fd,
+        STORES[tier["store"]],
+        uid,
+        began["wall"],
+        policy_of(tier),
+        delete=delete and may,
+        deadline=time.monotonic() + max_seconds,
+        start_at=record["resume"],
+        pause=Watch(tier, fd),
+        on_delete=on_delete if may else None,
+    ).run()
+    messages = [message for message in (None if gate.allowed else gate.reason, jump, found.stopped) if message]
+    messages += [f"{count} x {name} while walking" for name, count in sorted(found.errors.items())]
+    left = found.overdue if delete and may else 0
+    if left:
+        messages.append(f"{left} overdue blocks could not be deleted, the first is {found.overdue_first[0]}")
+    for name in record.keys() & vars(found).keys():
+        record[name] = getattr(found, name)
+    record.update(full=found.complete, messages=messages, exit=_exit_code(found, gate.allowed, jump, left))
+    return {**vars(found), "version": gate.version, "version_source": printable(gate.source)}
+
+
+def _exit_code(found: Survey, allowed: bool | None, jump: str | None, left: int) -> int:
+    if allowed is not True or found.stopped is not None:
+        return REFUSED
+    if jump is not None:
+        return CLOCK
+    if not found.complete:
+        return UNFINISHED
+    return ERRORS if found.errors or left else OK

@@ -1,0 +1,135 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a tier's expiry remembers between runs: one record and one lock in the tier's state directory.
+
+The directory belongs to the tier's account, so root believes nothing in it that it can measure itself, and opens it
+like anything a stranger wrote: no symlink, a regular file of the right owner, small, and of a strict form.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from . import account, fsio
+from .datamap import STATE_ROOT, Tier, state_dir
+
+SCHEMA = 1
+RECORD = "run.json"
+MAX_RECORD = 1 << 16
+
+# key -> types that its value may have.
+_FORM: dict[str, tuple[type, ...]] = {
+    "schema": (int,),
+    "tier": (str,),
+    "started": (int, float),
+    "finished": (int, float, type(None)),
+    "exit": (int, type(None)),
+    "full": (bool,),
+    "blocks": (int,),
+    "block_bytes": (int,),
+    "expired": (int,),
+    "expired_bytes": (int,),
+    "overdue": (int,),
+    "loose": (int,),
+    "oldest_mtime": (int, float, type(None)),
+    "future": (int,),
+    "seconds": (int, float),
+    "messages": (list,),
+    "clock": (dict,),
+    "mounted": (bool,),
+    "resume": (str, type(None)),
+    "last_full": (int, float, type(None)),
+    "last_success": (int, float, type(None)),
+}
+
+
+_MOST = 1 << 60
+
+
+class Busy(Exception):
+    """Another run holds the tier's lock."""
+
+
+def new_record(tier: Tier, started: float) -> dict[str, Any]:
+    """A record of a run that began now and has not ended."""
+    zero: dict[str, Any] = dict.fromkeys(_FORM, 0)
+    zero.update(
+        schema=SCHEMA,
+        tier=tier["name"],
+        started=started,
+        finished=None,
+        exit=None,
+        full=False,
+        oldest_mtime=None,
+        messages=[],
+        clock={},
+        mounted=False,
+        resume=None,
+        last_full=None,
+        last_success=None,
+    )
+    return zero
+
+
+def valid(record: Any, tier: Tier) -> bool:
+    """True if record has exactly the form of this version and belongs to the tier."""
+    return (
+        isinstance(record, dict)
+        and set(record) == set(_FORM)
+        and all(type(record[key]) in types for key, types in _FORM.items())
+        and record["schema"] == SCHEMA
+        and record["tier"] == tier["name"]
+        and all(_sound(value) for value in record.values())
+        and all(isinstance(message, str) and message.isprintable() for message in record["messages"])
+    )
+
+
+def _sound(value: Any) -> bool:
+    # JSON allows numbers that break arithmetic (NaN, 1e999, 400 digits) and text that a terminal obeys.
+    if isinstance(value, dict):
+        return all(not isinstance(one, (dict, list)) and _sound(one) for one in value.values())
+    if isinstance(value, (int, float)):
+        return -_MOST <= value <= _MOST
+    return not isinstance(value, str) or value.isprintable()
+
+
+def read_run(tier: Tier, root: str = STATE_ROOT) -> dict[str, Any] | None:
+    """The tier's last run record, None if there is none that can be believed."""
+    try:
+        owner = account.uid_of(tier["owner"])
+        with fsio.opened(state_dir(tier, root)) as fd:
+            record = fsio.read_json(RECORD, dir_fd=fd, owner=owner, limit=MAX_RECORD)
+    except (OSError, KeyError, fsio.UnsafePath):
+        return None
+    return record if valid(record, tier) else None
+
+
+def write_run(fd: int, record: dict[str, Any]) -> None:
+    """Replace the record in the open state directory."""
+    temporary = f".{RECORD}.tmp"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=fd)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=fd), "wb") as file:
+        file.write(json.dumps(record, sort_keys=True).encode("ascii") + b"\n")
+    os.rename(temporary, RECORD, src_dir_fd=fd, dst_dir_fd=fd)
+
+
+@contextlib.contextmanager
+def locked(tier: Tier, root: str | None = STATE_ROOT) -> Iterator[int]:
+    """The tier's open state directory under an exclusive lock; Busy if another run has it.
+
+    root None: the tier has no state, its own directory is locked and given. The lock is on the directory itself: no
+    lock file can be left behind, replaced or linked elsewhere.
+    """
+    with fsio.opened(tier["path"] if root is None else state_dir(tier, root)) as fd:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Busy(f"another run of tier {tier['name']} is active") from error
+        yield fd
