@@ -1,0 +1,189 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The audit: every control over every tier of a host. Evidence is collected first, then judged by pure functions."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import re
+import time
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple
+
+from . import judge_blocks, judge_place
+from .datamap import PATH, Document, Tier, merge
+from .evidence_tier import Evidence, Host, collect, host_facts
+from .judge import FAIL, NOT_APPLICABLE, STATUSES, UNKNOWN, WAIVED, Verdict, clean
+
+SCHEMA = 1
+MAX_SECONDS = 60.0
+Result = dict[str, Any]
+
+
+class Control(NamedTuple):
+    """A control: judge is None where this version judges only a part of it elsewhere."""
+
+    title: str
+    severity: str
+    judge: Callable[[Evidence], Verdict] | None
+
+
+CONTROLS: dict[str, Control] = {
+    "KV-01": Control("declared", "high", None),
+    "KV-02": Control("local encrypted volume", "high", judge_place.encrypted_volume),
+    "KV-03": Control("owned and closed", "high", judge_place.owned_and_closed),
+    "KV-04": Control("no readable block", "high", judge_blocks.no_readable_block),
+    "KV-05": Control("safe path", "high", judge_place.safe_path),
+    "KV-06": Control("in time", "high", judge_blocks.in_time),
+    "KV-07": Control("expiry is alive", "high", judge_blocks.expiry_alive),
+    "KV-08": Control("no leftovers", "medium", judge_blocks.no_leftovers),
+    "KV-14": Control("live expiry is safe", "high", judge_blocks.live_expiry_safe),
+}
+# Not a control of the host: reports a waiver that is void.
+WAIVER = Control("waivers are valid", "medium", None)
+
+
+def _result(control: str, tier: str, verdict: Verdict) -> Result:
+    entry = CONTROLS.get(control, WAIVER)
+    return {
+        "control": control,
+        "title": entry.title,
+        "severity": entry.severity,
+        "tier": tier,
+        "status": verdict.status,
+        "message": clean(verdict.message),
+        "evidence": clean(verdict.evidence),
+        "remedy": clean(verdict.remedy),
+    }
+
+
+def _all(tier: Tier, status: str, message: str) -> list[Result]:
+    judged = [name for name, control in CONTROLS.items() if control.judge]
+    return [_result(name, tier["name"], Verdict(status, message, {})) for name in judged]
+
+
+def judge(evidence: Evidence) -> list[Result]:
+    """Every control over one tier with files, from its evidence alone."""
+    results = []
+    name = evidence.tier["name"]
+    if evidence.tier["state"] == "vanished":
+        gone = evidence.place.missing
+        results.append(_result("KV-01", name, judge_place.vanished(evidence.tier, not gone)))
+        if gone:
+            return results + _all(evidence.tier, NOT_APPLICABLE, "nothing lies at its path any more")
+    for control, entry in CONTROLS.items():
+        if entry.judge:
+            results.append(_result(control, name, entry.judge(evidence)))
+    return results
+
+
+def _audit_tier(tier: Tier, host: Host, deadline: float) -> list[Result]:
+    if tier["state"] in ("planned", "absent"):
+        return _all(tier, NOT_APPLICABLE, "the tier is {}".format(tier["state"]))
+    if not tier["path"]:
+        return _all(tier, NOT_APPLICABLE, "store {} is judged from a later version".format(tier["store"]))
+    try:
+        return judge(collect(tier, host, deadline))
+    except OSError as error:
+        return _all(tier, UNKNOWN, f"evidence could not be collected: {error}")
+
+
+def _waiver_problem(waiver: Any, today: datetime.date) -> str | None:
+    if not isinstance(waiver, dict):
+        return "it is not a mapping"
+    for key in ("control", "tier", "reason"):
+        if not isinstance(waiver.get(key), str) or not waiver[key].strip():
+            return f"{key} is missing"
+    if waiver["control"] not in CONTROLS:
+        return f"there is no control {waiver['control']}"
+    until = str(waiver.get("until") or "")
+    if not re.fullmatch(r"\d{4}-\d\d-\d\d", until, re.ASCII):
+        return "until is not a date like 2027-03-31"
+    try:
+        end = datetime.date.fromisoformat(until)
+    except ValueError:
+        return f"until is no date: {until}"
+    return f"it expired on {until}" if end < today else None
+
+
+def apply_waivers(results: Sequence[Result], waivers: Sequence[Any], now: float, tiers: Sequence[str]) -> list[Result]:
+    """The results with what is waived marked so, and one more finding for each waiver that is void.
+
+    A waiver for a tier that this host does not have is meant for another host.
+    """
+    today = datetime.datetime.fromtimestamp(now, datetime.timezone.utc).date()
+    valid: dict[tuple[str, str], dict[str, Any]] = {}
+    void: list[Result] = []
+    for waiver in waivers:
+        tier = waiver.get("tier") if isinstance(waiver, dict) else None
+        if isinstance(tier, str) and tier.strip() and tier not in tiers:
+            continue
+        problem = _waiver_problem(waiver, today)
+        if problem is None:
+            valid[waiver["control"], waiver["tier"]] = waiver
+            continue
+        facts = {key: str(waiver.get(key)) for key in ("control", "tier", "reason", "until")} if tier else {}
+        about = "{} of {}".format(waiver.get("control"), tier) if tier else "a waiver"
+        message = f"the waiver for {about} is void: {problem}" if tier else f"{about} is void: {problem}"
+        remedy = "remove it, or write control, tier, reason and until (a date) anew"
+        void.append(_result("WAIVER", str(tier or "-"), Verdict(FAIL, message, facts, remedy)))
+    final = []
+    for result in results:
+        found = valid.get((result["control"], result["tier"]))
+        if found and result["status"] in (FAIL, UNKNOWN):
+            note = {"reason": found["reason"], "until": str(found["until"]), "was": result["status"]}
+            message = "waived until {} ({}): {}".format(note["until"], note["reason"], result["message"])
+            evidence = dict(result["evidence"], waiver=clean(note))
+            result = dict(result, status=WAIVED, message=clean(message), evidence=evidence)
+        final.append(result)
+    return final + void
+
+
+def map_digest(document: Document) -> str:
+    """A digest of a data map that is the same for the same map."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def report(document: Document, results: Sequence[Result], now: float) -> dict[str, Any]:
+    """The audit's answer from its results."""
+    counts = {status: sum(result["status"] == status for result in results) for status in STATUSES}
+    return {
+        "schema": SCHEMA,
+        "host": document["host"],
+        "time": now,
+        "map_digest": map_digest(document),
+        "verdict": "fail" if counts[FAIL] or counts[UNKNOWN] else "pass",
+        "counts": counts,
+        "results": list(results),
+    }
+
+
+def audit(
+    document: Document,
+    now: float | None = None,
+    waivers: Sequence[Any] = (),
+    max_seconds: float = MAX_SECONDS,
+    map_path: str = PATH,
+) -> dict[str, Any]:
+    """Judge every tier of a validated data map on this host, and those of the installed map that it left out.
+
+    Changes nothing. now: Unix time in seconds; max_seconds: what the walks through all tiers may take together;
+    map_path: the installed map.
+    """
+    now = time.time() if now is None else now
+    end = time.monotonic() + max_seconds
+    host = host_facts(document, now, map_path)
+    document = merge(host.installed, document)
+    walked = [tier for tier in document["tiers"] if tier["path"] and tier["state"] in ("present", "vanished")]
+    results: list[Result] = []
+    left = len(walked)
+    for tier in document["tiers"]:
+        # Tiers share what is left, so a large one cannot starve those after it.
+        share = max(0.0, end - time.monotonic()) / max(1, left)
+        results += _audit_tier(tier, host, time.monotonic() + share)
+        left -= tier in walked
+    results = apply_waivers(results, waivers, now, [tier["name"] for tier in document["tiers"]])
+    return report(document, results, now)
