@@ -8,6 +8,7 @@ import copy
 import datetime
 import json
 import os
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,11 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv.datamap impor
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.mapkeys import KEYS
 
 ROOT = os.geteuid() == 0
-VOLUME = {"backend": "dmcrypt", "source": {"file": "/var/lib/llmhost/chat.img", "size": "10G"}, "key": "ephemeral"}
+VOLUME: dict[str, Any] = {
+    "backend": "dmcrypt",
+    "source": {"file": "/var/lib/llmhost/chat.img", "size": "10G"},
+    "key": "ephemeral",
+}
 
 
 def tier(**changes):
@@ -109,7 +114,7 @@ def test_a_bucket_tier_needs_its_bucket(key):
     assert keys(bucket(**{key: None})) == [("obj", key)]
 
 
-FOREIGN = [
+FOREIGN: list[Any] = [
     (tier, {"bucket": "kv-prod", "endpoint": "https://x", "prefix": "", "peers": ["a"]}),
     (bucket, {"path": "/srv/x", "owner": "vllm", "services": ["vllm.service"], "volume": VOLUME, "max_bytes": "1G",
               "max_files": 5, "peers": ["a"]}),
@@ -414,7 +419,8 @@ def test_no_file_but_root_s_own_small_plain_one_is_read(tmp_path):
     assert "not a regular file" in load_problem(tmp_path / "fifo.json")
     assert "belongs to uid 12345" in load_problem(foreign)
     assert "larger than" in load_problem(big)
-    assert load_problem(tmp_path / "nul\0.json")
+    with pytest.raises(MapError):
+        datamap.load("/etc/llmhost/\0")
     assert load_problem(good / "below.json")
 
 
@@ -531,7 +537,7 @@ def test_a_vanished_tier_obeys_a_shorter_prompt_log():
 
 # -- anything at all
 
-ODD = [
+ODD: list[Any] = [
     None, True, 0, -1, 1.5, 60, 5, "60", "", "x", "a\nb", "9" * 5000, [], [[]], {}, "1G", "/srv/chat", "/etc", "root",
     "vllm_fs", "vllm_obj", "vllm_p2p", "present", "vanished", ["vllm.service"], VOLUME, datetime.date(2026, 1, 1),
 ]  # fmt: skip
@@ -605,7 +611,7 @@ SOME = st.lists(
 @settings(max_examples=120, deadline=None)
 @given(histories=st.lists(st.tuples(SOME, st.sampled_from([30, 60, 1440])), min_size=2, max_size=5))
 def test_no_history_of_maps_forgets_a_tier_or_makes_one_that_the_host_cannot_read(histories):
-    host = None
+    host: Any = None
     for tiers, prompt_log in histories:
         new, wrong = datamap.check(tiers, "gpu1", prompt_log)
         if wrong:

@@ -153,6 +153,7 @@ REFUSED = [
     ("path", "/srv/\u2028kv", "would misread"),
     ("path", "/srv/" + "x" * 300, "too long"),
     ("path", "/srv/" + "-" * 80, "too long"),
+    ("path", "/srv/" + "x" * 2000, "would misread"),
     ("owner", "root", "root cannot own"),
     ("owner", "nobody", "nobody cannot own"),
     ("owner", 0, "uid 0 cannot own"),
@@ -228,6 +229,8 @@ REFUSED = [
     ("endpoint", "http://s3.internal.example", "in clear to s3.internal.example"),
     ("endpoint", "http://0.0.0.0:9000", "in clear"),
     ("endpoint", "http://localhost.evil.example", "in clear"),
+    ("endpoint", "https://x:y@s3.internal.example", "carries credentials"),
+    ("endpoint", "https://x@s3.internal.example", "carries credentials"),
     ("endpoint", "s3.internal.example", "not an http or https URL"),
     ("endpoint", "ftp://s3.internal.example", "not an http or https URL"),
     ("endpoint", "https://", "not an http or https URL"),
@@ -441,7 +444,7 @@ def test_plain_strips_subclasses_at_every_depth_and_ends_in_any_structure():
     assert got == {"a": ["b", 3, [4], True, None, 1.5]}
     assert type(got) is dict and type(next(iter(got))) is str and [type(item) for item in got["a"]] == [
         str, int, list, bool, type(None), float]  # fmt: skip
-    circle = []
+    circle: list[object] = []
     circle.append(circle)
     deep = circle
     for _ in range(100000):

@@ -204,11 +204,8 @@ def clean_path(value: Any) -> str:
     """An absolute path in its one canonical spelling; raises ValueError with the reason."""
     if not isinstance(value, str) or not value.startswith("/"):
         raise ValueError(f"{show(value)} is not an absolute path")
-    if not _SAFE_PATH.fullmatch(value):
+    if len(value) > 1024 or not _SAFE_PATH.fullmatch(value):
         raise ValueError(f"{show(value)} has characters that mount tables and unit files would misread")
-    # systemd escapes some characters to four, and a unit name ends at 255.
-    if len(value) + 3 * len(re.findall(r"[@+-]", value)) > 240:
-        raise ValueError(f"{show(value)} is too long for the name of a mount unit")
     if value != "/" and (value.endswith("/") or os.path.normpath(value) != value or value.startswith("//")):
         raise ValueError(f"{value} is not the plain spelling of the path")
     return value
@@ -225,6 +222,9 @@ def _path(value: Any) -> str:
         raise _wrong(
             str(error), "write an absolute path of letters, digits and ._@:+-, without .., // or a final /"
         ) from error
+    # systemd escapes some characters to four, and a unit name ends at 255.
+    if len(path) + 3 * len(re.findall(r"[@+-]", path)) > 240:
+        raise _wrong(f"{show(path)} is too long for the name of a mount unit", "use a shorter path")
     if _of_the_system(path):
         raise _wrong(f"{path} belongs to the system", "use a directory of its own, for example /var/lib/vllm-kv")
     if within(path, LIB_ROOT) or within(LIB_ROOT, path):

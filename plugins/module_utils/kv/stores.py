@@ -57,7 +57,7 @@ COMMON_DIRS = ("lost+found",)
 CACHEDIR_TAG = "CACHEDIR.TAG"
 COMMON_FILES = (CACHEDIR_TAG,)
 
-_RELEASE = re.compile(r"\d{1,9}(?:\.\d{1,9})*(?!\d)", re.ASCII)
+_RELEASE = re.compile(r"\d{1,9}(?:\.\d{1,9})*(?!\.?\d)", re.ASCII)
 # What may follow the release (PEP 440): a pre-release, or something that is not older than the release.
 _PRE = re.compile(r"(?i)[-_.]?(?:a|b|c|rc|alpha|beta|pre|preview|dev)[-_.]?\d*(?:[-_.].*)?(?:\+.*)?", re.ASCII)
 _POST = re.compile(r"(?i)(?:[-_.]?post[-_.]?\d*)?(?:\+.*)?", re.ASCII)
