@@ -176,9 +176,9 @@ def main() -> None:
     given = module.params["data_map"]
     try:
         document = datamap.load() if given is None else datamap.validate(given, "data_map")
+        audit = controls.audit(document, waivers=module.params["waivers"], max_seconds=module.params["max_seconds"])
     except datamap.MapError as error:
         module.fail_json(msg=str(error))
-    audit = controls.audit(document, waivers=module.params["waivers"], max_seconds=module.params["max_seconds"])
     failed = [
         "{control} {tier}".format(**result) for result in audit["results"] if result["status"] in ("fail", "unknown")
     ]

@@ -170,6 +170,7 @@ def make_state(root: Path, tier: dict) -> Path:
     """The tier's state directory below root, as the role makes it."""
     path = root / tier["name"]
     path.mkdir(mode=0o700, parents=True)
+    root.chmod(0o755)
     os.chown(path, tier["owner"], tier["owner"])
     return path
 

@@ -23,7 +23,6 @@ from fixtures import (
     POLICY,
     Tree,
     digest,
-    full_tree,
     in_child,
     make_state,
     mount,

@@ -136,7 +136,7 @@ def test_only_small_regular_files_of_the_owner_are_read(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(fsio.UnsafePath, match="not a regular file"):
         fsio.read_small(str(tmp_path / "fifo"))
-    with pytest.raises(OSError):
+    with pytest.raises(fsio.UnsafePath, match="not a regular file"):
         fsio.read_small(str(tmp_path))
 
 

@@ -492,6 +492,12 @@ def test_age_comes_before_the_caps(tree):
     assert tree.files() == young and (found.expired, found.capped) == (5, 0)
 
 
+def test_the_oldest_go_first_within_a_second_too(tree):
+    blocks = [tree.block(number, 100 + (number * 7 % 10) / 10) for number in range(10)]
+    capped(tree, max_files=4)
+    assert tree.files() == {blocks[number] for number in range(10) if number * 7 % 10 < 4}
+
+
 @pytest.mark.parametrize("limit", [1, 17, 249, 250])
 def test_caps_are_exact_with_many_equal_times(tree, limit):
     for number in range(250):
@@ -525,7 +531,7 @@ def test_counts_after_the_caps_are_of_what_is_left(tree):
 
 def test_listing_for_the_caps_names_each_file_once_and_the_same_as_deleting(tree):
     for number in range(20):
-        tree.block(number, 4000 - 100 * number)
+        tree.block(number, 4000 if number < 5 else 100)
     listed, told = [], []
     policy = replace(POLICY, max_files=3)
     walked(tree, policy, delete=False, on_delete=lambda path, kind: listed.append(path))
@@ -631,6 +637,15 @@ def test_flat_stores_get_through_everything_in_the_end(tree, monkeypatch):
     assert tree.files() == set()
 
 
+def test_flat_stores_get_through_everything_although_most_of_it_stays(tree, monkeypatch):
+    monkeypatch.setattr(walk, "_STRIDE", 4)
+    young = {tree.slot(f"young{number}", 10) for number in range(60)}
+    for number in range(10):
+        tree.slot(f"old{number}", 9000)
+    passes(tree, 11, SLOTS)
+    assert tree.files() == young
+
+
 def test_a_walk_that_only_looks_ends_in_time_amid_a_flat_directory(tree, monkeypatch):
     monkeypatch.setattr(walk, "_STRIDE", 4)
     for number in range(60):
@@ -726,17 +741,16 @@ def test_a_hundred_thousand_files_in_one_directory_need_little_memory(tmp_path):
     """Measured: 5 KB by age, 0.3 MB with a cap; a list of all names would be 15 MB."""
     shared_memory = Path("/dev/shm") / f"llmhost-test-{os.getpid()}"
     tree = Tree(shared_memory if shared_memory.parent.is_dir() else tmp_path / "kv")
+    leaf = tree.path(tree.directory(f"{NAMESPACE}_r0/abc/de_g0"))
     try:
         for number in range(100_000):
-            path = f"{tree.root}/{number:0100d}"
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-            os.write(fd, b"qsgg")
-            os.close(fd)
+            path = f"{leaf}/{number:064x}.bin"
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
             mtime = tree.now - number // 50
             os.utime(path, (mtime, mtime))
         tracemalloc.start()
         try:
-            found = walked(tree, replace(POLICY, max_files=98_990), store=SLOTS)
+            found = walked(tree, replace(POLICY, max_files=98_990))
             _size, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -765,6 +779,9 @@ def test_destroy_deletes_what_the_store_knows_and_nothing_else(tmp_path, outside
     tree, ended, stays = full_tree(tmp_path / "kv")
     link = tree.path(f"{NAMESPACE}_r7")
     link.symlink_to(outside.path(f"{NAMESPACE}_r0"))
+    block, pipe = (tree.path(f"{NAMESPACE}_r0/{leaf_of(digest(60))}/{digest(number)}.bin") for number in (70, 71))
+    block.symlink_to(outside.path(f"{digest(1)}.bin"))
+    os.mkfifo(pipe)
     before = outside.files()
     known = set(ended) | {path for path in stays if path.endswith("config.json") and path.count("/") == 1}
     known |= {path for path in stays if path == "CACHEDIR.TAG"}
@@ -776,6 +793,7 @@ def test_destroy_deletes_what_the_store_knows_and_nothing_else(tmp_path, outside
     gone = (ended | stays) - tree.files()
     assert gone >= known and files == len(gone)
     assert outside.files() == before and link.is_symlink() and left > 0
+    assert block.is_symlink() and pipe.exists()
     assert {os.path.basename(path) for path in gone} <= {os.path.basename(path) for path in gone | known}
     assert tree.path("README").exists() and tree.path(f"lost+found/{digest(60)}.bin").exists()
 

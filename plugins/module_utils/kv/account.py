@@ -4,11 +4,15 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import pwd
 import traceback
 from typing import Any, Callable
+
+# Python imports codecs when they are first used; by then the account may not be allowed to read them.
+codecs.lookup("ascii")
 
 
 def uid_of(owner: str | int) -> int:
@@ -51,22 +55,22 @@ def as_owner(owner: str | int, work: Callable[[], Any]) -> Any:
             os.close(reader)
             become(owner)
             answer = {"result": work()}
-            status = 0
         except BaseException:
             answer = {"error": traceback.format_exc(limit=3).strip().splitlines()[-1]}
         try:
-            with os.fdopen(writer, "w", encoding="ascii") as pipe:
-                json.dump(answer, pipe)
+            with os.fdopen(writer, "wb") as pipe:
+                pipe.write(json.dumps(answer).encode("ascii"))
+            status = 0
         finally:
             os._exit(status)
     os.close(writer)
-    with os.fdopen(reader, encoding="ascii") as pipe:
+    with os.fdopen(reader, "rb") as pipe:
         text = pipe.read()
-    os.waitpid(child, 0)
+    _pid, status = os.waitpid(child, 0)
     try:
         answer = json.loads(text)
     except ValueError:
-        raise RuntimeError("the working process died") from None
+        raise RuntimeError("the working process died (wait status %d)" % status) from None
     if "error" in answer:
         raise RuntimeError(answer["error"])
     return answer["result"]

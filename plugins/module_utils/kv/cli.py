@@ -14,9 +14,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from . import VERSION, account, controls, datamap, expiry, fsio, metrics, mounts, prepare, state, walk
+from . import account, controls, datamap, expiry, fsio, metrics, mounts, prepare, state, walk
 from .datamap import Document, MapError, Tier
 
+VERSION = "0.1.0"
 _FAILED_CONTROLS = 1
 MAX_LISTED = 1000
 
@@ -70,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("audit", help="judge all tiers against their controls (root)")
     command.add_argument("--json", action="store_true")
     command.add_argument("--metrics", metavar="FILE", help="also write Prometheus text there")
-    command.add_argument("--max-seconds", type=float, default=60, metavar="N", help="bound of the walk per tier")
+    command.add_argument("--max-seconds", type=float, default=60, metavar="N", help="bound of all walks together")
     command.set_defaults(run=_audit)
 
     command = commands.add_parser("status", help="how each tier stands")
@@ -164,10 +165,14 @@ def summary(result: dict[str, Any]) -> str:
 
 def _audit(document: Document, options: argparse.Namespace) -> int:
     now = time.time()
-    result = controls.audit(document, now, max_seconds=options.max_seconds)
+    result = controls.audit(document, now, max_seconds=options.max_seconds, map_path=options.map)
     if options.metrics:
         runs = {tier["name"]: state.read_run(tier) for tier in datamap.file_tiers(document)}
-        fsio.write_atomic(options.metrics, metrics.render(result, runs, now).encode("utf-8"), 0o644)
+        try:
+            fsio.write_atomic(options.metrics, metrics.render(result, runs, now).encode("utf-8"), 0o644)
+        except OSError as error:
+            # Without node_exporter there is no directory for it; the audit itself must not be lost with that.
+            syslog.syslog(syslog.LOG_NOTICE, f"metrics not written to {options.metrics}: {error.strerror}")
     syslog.syslog(
         syslog.LOG_INFO if result["verdict"] == "pass" else syslog.LOG_WARNING,
         "audit: {} ({})".format(

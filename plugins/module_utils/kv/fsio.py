@@ -186,13 +186,16 @@ def read_small(name: str, dir_fd: int | None = None, owner: int | None = None, l
     owner: uid that the file must have. Raises UnsafePath if it is something else, OSError as the kernel says.
     """
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=dir_fd)
-    with os.fdopen(fd, "rb") as file:
+    try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             raise UnsafePath(f"{name} is not a regular file")
         if owner is not None and info.st_uid != owner:
             raise UnsafePath("%s belongs to uid %d, not %d" % (name, info.st_uid, owner))
-        data = file.read(limit + 1)
+        with os.fdopen(os.dup(fd), "rb") as file:
+            data = file.read(limit + 1)
+    finally:
+        os.close(fd)
     if len(data) > limit:
         raise UnsafePath("%s is larger than %d bytes" % (name, limit))
     return data

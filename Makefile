@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Every target does its own set-up; `make` alone lists them.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+export PATH := $(CURDIR)/.build/venv/bin:$(PATH)
+# The built artifact is what Ansible finds, and everything Ansible caches stays in .build.
+export ANSIBLE_COLLECTIONS_PATH := $(CURDIR)/.build/collections
+export ANSIBLE_HOME := $(CURDIR)/.build/ansible
+export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.build/cache/hypothesis
+export PYTHONDONTWRITEBYTECODE := 1
+RELEASE ?= bookworm
+export INVENTORY ARGS KEEP CORE RELEASE
+
+.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration molecule docs changelog lock clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+harden: build ## Harden hosts: a disposable one made for it, or INVENTORY=path (ARGS="..." reaches ansible-playbook, KEEP=1 leaves the sandbox up)
+	@tests/tools/sandbox.sh
+
+test: ## The gate: the stages below, each with its time budget
+	@began=$$(date +%s); $(MAKE) setup; tests/tools/gate.py gate --began $$began
+
+test-all: ## The gate and what it leaves out
+	@began=$$(date +%s); $(MAKE) setup; tests/tools/gate.py all --began $$began
+
+setup: ## Packages (Debian) and the pinned tools in .build/venv
+	@tests/tools/setup.sh
+
+build: setup ## The artifact in .build/artifact, installed into .build/collections
+	@tests/tools/build.sh
+
+lint: build ## ruff, mypy, yamllint, ansible-lint, shellcheck, changelog, documentation
+	@tests/tools/lint.sh
+
+unit: setup ## Unit tests, and plugins/ under every managed-host Python found
+	@pytest tests/unit tests/testbed $(ARGS)
+
+sanity: setup ## ansible-test sanity (CORE=2.17 for another ansible-core)
+	@tests/tools/sanity.sh
+
+importer: build ## What Galaxy says of the artifact
+	@tests/tools/importer.sh
+
+testbed: setup ## The test bed's Debian image, into its cache
+	@python tests/testbed/bed.py build $(RELEASE)
+
+integration: build ## Tests of the engine and modules on this machine's file systems and test-bed hosts
+	@pytest tests/integration $(ARGS)
+
+molecule: build ## The default scenario on a test-bed host (RELEASE=trixie: Debian 13)
+	@LLMHOST_RELEASE=$(RELEASE) molecule test -s default $(ARGS)
+
+docs: build ## Reference of modules, filters and roles in .build/docs
+	@tests/tools/docs.sh
+
+shell: setup ## Log in to the sandbox that KEEP=1 left
+	@python tests/testbed/bed.py ssh sandbox-$(RELEASE)
+
+down: setup ## End the sandbox
+	@python tests/testbed/bed.py down sandbox-$(RELEASE)
+
+changelog: setup ## Render the changelog from its fragments
+	@antsibull-changelog release --refresh --reload-plugins --update-existing
+
+lock: setup ## Pin what tests/requirements.txt asks for, with hashes
+	@uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
+	    tests/requirements.txt -o tests/requirements.lock
+
+clean: ## Remove .build (the test bed's cache stays)
+	@rm -rf .build

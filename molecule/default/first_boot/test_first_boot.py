@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What shows only while the host that was hardened goes on."""
+
+from __future__ import annotations
+
+import time
+
+testinfra_hosts = ["ansible://testbed"]
+
+ROOT = "/var/lib/vllm-kv"
+
+
+def output(host, command: str) -> str:
+    done = host.run(command)
+    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout.strip()
+
+
+def blocks(host, condition: str) -> set[str]:
+    return set(output(host, f"find {ROOT} -ignore_readdir_race -type f -name '*.bin' {condition}").splitlines())
+
+
+def test_a_second_run_leaves_the_volume_open(host):
+    """Restarting its systemd-cryptsetup unit would destroy the key and the cache."""
+    opened = output(host, "cat /root/opened")
+    assert opened
+    assert output(host, "systemctl show -P InvocationID systemd-cryptsetup@llmhost_chat.service") == opened
+
+
+def test_cron_removes_blocks_past_the_retention_and_no_younger_ones(host):
+    began = output(host, "date +%s")
+    old = sorted(blocks(host, "-mmin +0"))[:20]
+    assert len(old) == 20
+    output(host, f"touch -d '-15 minutes' {' '.join(old)}")
+    young = blocks(host, "-mmin -5") - set(old)
+    assert young
+    end = time.monotonic() + 180
+    while left := blocks(host, "-mmin +12"):
+        assert time.monotonic() < end, f"still there: {sorted(left)}"
+        time.sleep(5)
+    assert not set(old) & blocks(host, "")
+    assert young <= blocks(host, "")
+    log = output(host, f"journalctl --no-pager -t kvtier --since @{began}")
+    assert "chat" in log
+    commands = output(host, f"journalctl --no-pager -t CRON --since @{began}")
+    assert "(vllm) CMD (/usr/local/sbin/kvtier expire chat" in commands

@@ -1,0 +1,209 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Making volumes what the data map says: the steps that volume.steps() plans.
+
+Nothing here stops or restarts a cryptsetup unit: that would destroy a live volume.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import fsio, prepare, system, units, volume, walk
+from .datamap import Document, MapError, Tier, mapper_name
+from .mapkeys import LIB_ROOT
+from .stores import COMMON_DIRS, STORES
+from .system import HostError
+from .volume import Seen
+
+
+def allocate(tier: Tier) -> None:
+    """Make the image: all its blocks, root's, 0600, marked as this tier's; it appears whole or not at all."""
+    source = tier["volume"]["source"]
+    directory, name = os.path.split(source["file"])
+    if directory == LIB_ROOT:
+        system.make_dirs(directory)
+    with fsio.opened(directory) as parent:
+        # Without a name until it is complete: nothing is left behind by a kill, nothing is ever replaced.
+        fd = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=parent)
+        try:
+            os.fchmod(fd, 0o600)
+            os.fchown(fd, 0, 0)
+            os.setxattr(fd, volume.MARK, tier["name"].encode())
+            os.posix_fallocate(fd, 0, source["size"])
+            os.fsync(fd)
+            os.link("/proc/self/fd/%d" % fd, name, dst_dir_fd=parent, follow_symlinks=True)
+            os.fsync(parent)
+        finally:
+            os.close(fd)
+
+
+def missing_packages() -> list[str]:
+    """Debian packages without which no volume is opened at boot and that are not there."""
+    missing = []
+    places = ("/usr/lib/systemd", "/lib/systemd")
+    if not any(os.path.exists(place + "/system-generators/systemd-cryptsetup-generator") for place in places):
+        missing.append("systemd-cryptsetup")
+    if shutil.which("mkfs.ext4", path=system.PATH) is None:
+        missing.append("e2fsprogs")
+    return missing
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What clean() did below a mount."""
+
+    files: int
+    bytes: int
+    changed: bool
+    immutable: bool
+
+
+def clean(tier: Tier) -> Cleaned:
+    """Destroy the blocks that lay at the path before the mount; leave an empty directory that nobody can write to.
+
+    Only names that the registry knows are removed. HostError, and nothing touched, if there are others. Writers go on:
+    they are on the mount by now.
+    """
+    bare = volume.look_bare(tier)
+    if bare.done:
+        return Cleaned(0, 0, False, bare.immutable is True)
+    path = tier["path"]
+    if bare.foreign:
+        names = ", ".join(bare.foreign)
+        raise HostError(f"below the mount at {path} lie names that the store does not know, left alone: {names}")
+    files = freed = 0
+    with fsio.covered(path) as fd:
+        if bare.immutable:
+            fsio.set_immutable(fd, False)
+        # Closed first: a container that still sees this directory gets no further through it.
+        os.fchown(fd, 0, 0)
+        os.fchmod(fd, 0)
+        if bare.names:
+            files, freed, _left = walk.destroy(fd, STORES[tier["store"]])
+        for name in COMMON_DIRS:
+            with contextlib.suppress(OSError):
+                os.rmdir(name, dir_fd=fd)
+        left = ", ".join(walk.printable(name) for name in sorted(os.listdir(fd))[: volume.FOREIGN_SHOWN])
+        if left:
+            raise HostError(f"below the mount at {path} something remains or came back, who writes there? {left}")
+        immutable = fsio.set_immutable(fd, True)
+        os.fsync(fd)
+    return Cleaned(files, freed, True, immutable)
+
+
+def apply(tiers: Sequence[Tier], seen: Sequence[Seen]) -> list[str]:
+    """Make all volumes as declared; HostError where the host does not follow. Says what was done."""
+    done: list[str] = []
+    for tier, found in zip(tiers, seen):
+        source = tier["volume"]["source"]["file"]
+        if found.image is None:
+            allocate(tier)
+            done.append(f"allocated {source}")
+        elif (found.image.uid, found.image.mode) != (0, 0o600):
+            os.chown(source, 0, 0, follow_symlinks=False)
+            os.chmod(source, 0o600)
+            done.append(f"closed {source}")
+    # fstab last: a kill in between leaves an entry that opens nothing, never a mount without its device.
+    changes = volume.table_changes(tiers)
+    for change in changes:
+        change.make()
+        done.append(f"wrote {change.path}")
+    names = [units.cryptsetup_unit(tier) for tier in tiers] + [units.mount_unit(tier["path"]) for tier in tiers]
+    if changes or system.reload_needed(names):
+        system.daemon_reload()
+    for tier, found in zip(tiers, seen):
+        done += _open_and_mount(tier, found)
+    return done
+
+
+def _open_and_mount(tier: Tier, found: Seen) -> list[str]:
+    done = []
+    path, crypt, mount = tier["path"], units.cryptsetup_unit(tier), units.mount_unit(tier["path"])
+    if not found.exists:
+        system.make_dirs(path)
+        done.append(f"created {path}")
+    if found.mapper is None:
+        system.start(crypt)
+        done.append(f"opened {mapper_name(tier)}")
+    if not found.is_ours():
+        # Files may have come since the first look; once covered they would be out of everybody's sight.
+        again = volume.look_path(tier, system.mounts())
+        if again.get("foreign"):
+            raise HostError(
+                "names that the store does not know came to {}: {}".format(path, ", ".join(again["foreign"]))
+            )
+        system.start(mount, also=[crypt])
+        done.append(f"mounted {path}")
+    now = Seen(**volume.look_path(tier, system.mounts()), mapper=system.mapper(mapper_name(tier)))
+    if not now.is_ours():
+        what = now.mounted.source if now.mounted else "nothing"
+        raise HostError(f"{path} is not the mount of {mapper_name(tier)} but of {what}, though {mount} started")
+    # At once: a writer that was running all the time gets no permission while the fresh file system is root's.
+    if os.stat(path).st_uid == 0 and system.account_of(tier["owner"]) is not None:
+        try:
+            done += prepare.prepare(tier)
+        except prepare.Refused as error:
+            raise HostError(str(error)) from error
+    return done
+
+
+def run(document: Document, act: bool) -> dict[str, Any]:
+    """The module kv_volume: plan, and do it if act; MapError for a refusal, HostError for a failure."""
+    tiers = volume.own_tiers(document)
+    table = system.mounts()
+    seen = [volume.look(tier, table) for tier in tiers]
+    problems = [problem for tier, found in zip(tiers, seen) for problem in volume.judge(tier, found, document["host"])]
+    problems += volume.judge_room(tiers, seen, document["host"])
+    if problems:
+        raise MapError(problems)
+    todo = {mapper_name(tier): volume.steps(tier, found) for tier, found in zip(tiers, seen)}
+    diffs = [volume.table_diff(change, tiers) for change in volume.table_changes(tiers)]
+    diffs += [system.text_diff(name, "", "".join(step + "\n" for step in left)) for name, left in todo.items() if left]
+    done = [step for left in todo.values() for step in left]
+    destroyed = {"files": 0, "bytes": 0}
+    notes = [
+        "tier {}: absent, but its volume is still there; see {} and {}".format(
+            tier["name"], volume.CRYPTTAB, volume.FSTAB
+        )
+        for tier in document["tiers"]
+        if tier["state"] == "absent" and units.has_own_volume(tier) and system.mapper(mapper_name(tier))
+    ]
+    changed = bool(done)
+    if act and tiers:
+        if packages := missing_packages():
+            raise HostError("not installed: {}".format(", ".join(packages)))
+        done = apply(tiers, seen)
+        for tier in tiers:
+            cleaned = clean(tier)
+            destroyed["files"] += cleaned.files
+            destroyed["bytes"] += cleaned.bytes
+            if cleaned.changed:
+                done.append("emptied and closed the directory below the mount at {}".format(tier["path"]))
+            if not cleaned.immutable:
+                notes.append("{}: the file system below has no immutable flag; mode 0000 only".format(tier["path"]))
+        if destroyed["files"]:
+            notes.append("freed sectors keep old bytes until they are written again; fstrim helps on flash")
+        changed = bool(done)
+    volumes = [
+        {
+            "tier": tier["name"],
+            "mapper": mapper_name(tier),
+            "image": tier["volume"]["source"]["file"],
+            "mounted": act or found.is_ours(),
+        }
+        for tier, found in zip(tiers, seen)
+    ]
+    return {
+        "changed": changed,
+        "volumes": volumes,
+        "steps": done,
+        "destroyed": destroyed,
+        "diff": diffs,
+        "notes": notes,
+    }

@@ -1,0 +1,96 @@
+#!/usr/bin/python
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Encrypted volumes for the tiers of a host."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: kv_volume
+short_description: Put tiers on encrypted volumes
+version_added: 0.1.0
+description:
+  - Gives every tier of the data map that has a volume of backend V(dmcrypt) its image file, its entries in
+    C(/etc/crypttab) and C(/etc/fstab), and mounts it. The key is random, lives in kernel memory only and is new at
+    each boot.
+  - Blocks that lay in the path before the mount are destroyed, only names that the store registry knows. Names it does
+    not know make the module fail before the mount, untouched. What remains below the mount is an empty directory,
+    root's, mode 0000 and immutable.
+  - Never stops or restarts a volume that is open, never replaces a file that this collection did not make.
+  - A run that was killed is finished by the next one.
+options:
+  data_map:
+    description: The normalised data map, as the filter P(llmhost.hardening.data_map#filter) returns it.
+    type: dict
+    required: true
+extends_documentation_fragment:
+  - llmhost.hardening.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+    details: Shows the collection's own lines of crypttab and fstab; lines of others may hold passwords.
+  idempotent:
+    support: full
+author:
+  - llmhost contributors (@llmhost)
+seealso:
+  - module: llmhost.hardening.kv_preflight
+  - module: llmhost.hardening.kv_access
+"""
+
+EXAMPLES = r"""
+- name: Put tiers on encrypted volumes
+  llmhost.hardening.kv_volume:
+    data_map: "{{ llmhost_tiers | llmhost.hardening.data_map(inventory_hostname) }}"
+"""
+
+RETURN = r"""
+volumes:
+  description: Each volume, with its tier, mapper name, image and whether it is mounted.
+  returned: success
+  type: list
+  elements: dict
+  sample: [{tier: chat, mapper: llmhost_chat, image: /var/lib/llmhost/chat.img, mounted: true}]
+steps:
+  description: What was done, or in check mode what would be.
+  returned: success
+  type: list
+  elements: str
+destroyed:
+  description: Files and bytes that lay in paths before their mount and were destroyed.
+  returned: success
+  type: dict
+  sample: {files: 12000, bytes: 25165824000}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, system, volume_make
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={"data_map": {"type": "dict", "required": True}},
+        supports_check_mode=True,
+    )
+    try:
+        document = datamap.validate(module.params["data_map"], "data_map")
+        if module.check_mode:
+            result = volume_make.run(document, act=False)
+        else:
+            with system.exclusive():
+                result = volume_make.run(document, act=True)
+    except datamap.MapError as error:
+        module.fail_json(msg=str(error), problems=[problem._asdict() for problem in error.problems])
+    except (system.HostError, OSError) as error:
+        module.fail_json(msg=str(error))
+    for text in result.pop("notes"):
+        module.warn(text)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+#!/usr/bin/env python
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs the gate: make targets one after the other, each against its time budget, to the first that fails."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+LIMIT = 55 * 60  # of the whole gate, on two cores, from nothing
+SHARE = 20 * 60  # of what is in it so far
+
+# Nobody's hosts may be hardened by a test, and no stage be narrowed by what was meant for another target.
+NOT_FOR_STAGES = {"ARGS", "CORE", "INVENTORY", "KEEP", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "RELEASE"}
+
+# The closing lines are read, so nobody may colour them.
+PLAIN = {"NO_COLOR": "1", "PY_COLORS": "0", "ANSIBLE_NOCOLOR": "1", "PYTHONUNBUFFERED": "1"}
+# A closing line of pytest, with or without its rule of equal signs.
+CLOSING = re.compile(r"^=*\s*(?:\d+ [a-z]+, )*\d+ (?:passed|failed|errors?|skipped)\b.* in [\d.]+s\b.*$")
+COUNT = re.compile(r"(\d+) (passed|failed|error|skipped)")
+
+
+@dataclass
+class Stage:
+    name: str
+    budget: int
+    make: list[str]
+    beside: bool = False  # runs beside the stages after it, until one `needs` it
+    needs: str = ""
+    shows: str = ""  # what its output must contain
+    closing: list[str] = field(default_factory=list)
+    seconds: float | None = None
+
+
+GATE = [
+    Stage("testbed", 300, ["testbed"], beside=True),
+    Stage("build", 30, ["build"]),
+    Stage("lint", 120, ["lint"]),
+    Stage("unit", 90, ["unit"]),
+    Stage("sanity", 150, ["sanity"]),
+    Stage("importer", 90, ["importer"]),
+    Stage("integration", 150, ["integration"], needs="testbed"),
+    Stage("molecule", 420, ["molecule"], needs="testbed"),
+    Stage("harden", 240, ["harden"], needs="testbed", shows=r"(?s)\bKV-02\b.*\bKV-08\b"),
+]
+REST = [
+    *(Stage(f"sanity {core}", 180, ["sanity", f"CORE={core}"]) for core in ("2.17", "2.18", "2.20", "2.21")),
+    Stage("testbed trixie", 300, ["testbed", "RELEASE=trixie"]),
+    Stage("molecule trixie", 420, ["molecule", "RELEASE=trixie"]),
+    Stage("harden trixie", 240, ["harden", "RELEASE=trixie"], shows=r"(?s)\bKV-02\b.*\bKV-08\b"),
+]
+
+
+class Failed(Exception):
+    """Names the stage and why."""
+
+
+class Run:
+    """One stage at work; its output goes to the terminal, or is kept while it runs beside others."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage, self.began, self.kept = stage, time.monotonic(), bytearray()
+        self.process = subprocess.Popen(
+            ["make", *stage.make],
+            env={name: value for name, value in os.environ.items() if name not in NOT_FOR_STAGES} | PLAIN,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.quiet = stage.beside
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.kept += line
+            if not self.quiet:
+                sys.stdout.buffer.write(line)
+                sys.stdout.buffer.flush()
+        self.process.wait()
+        self.stage.seconds = time.monotonic() - self.began
+
+    def finish(self) -> None:
+        stage = self.stage
+        self.reader.join()
+        text = self.kept.decode(errors="replace")
+        if self.quiet:
+            say(f"stage {stage.name}, which ran beside the others")
+            print(text, end="", flush=True)
+        stage.closing = [line for line in text.splitlines() if CLOSING.match(line)]
+        say(f"stage {stage.name}: {stage.seconds:.0f} s of {stage.budget} s")
+        if self.process.returncode:
+            command = " ".join(["make", *stage.make])
+            raise Failed(f"stage {stage.name} failed: `{command}` ended with {self.process.returncode}")
+        if stage.shows and not re.search(stage.shows, text):
+            raise Failed(f"stage {stage.name} ended well, but did not show what it must ({stage.shows})")
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+
+
+def say(text: str) -> None:
+    print(f"==> {text}", flush=True)
+
+
+@contextlib.contextmanager
+def runs() -> Iterator[dict[str, Run]]:
+    """What was started is ended with us."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    started: dict[str, Run] = {}
+    try:
+        yield started
+    finally:
+        for run in started.values():
+            if run.process.poll() is None:
+                run.end()
+
+
+def run_all(stages: list[Stage]) -> None:
+    with runs() as started:
+        waiting: dict[str, Run] = {}
+        for stage in stages:
+            if stage.needs in waiting:
+                waiting.pop(stage.needs).finish()
+            say(f"stage {stage.name} (budget {stage.budget} s)")
+            run = started[stage.name] = Run(stage)
+            if stage.beside:
+                waiting[stage.name] = run
+            else:
+                run.finish()
+        for run in waiting.values():
+            run.finish()
+
+
+def report(stages: list[Stage], began: float, left: list[Stage]) -> None:
+    print(f"\n{'stage':<16}{'seconds':>9}{'budget':>9}")
+    for stage in stages:
+        actual = "not run" if stage.seconds is None else f"{stage.seconds:.0f}"
+        note = "  over its budget" if stage.seconds and stage.seconds > stage.budget else ""
+        note += "  (beside the others)" if stage.beside else ""
+        print(f"{stage.name:<16}{actual:>9}{stage.budget:>9}{note}")
+    total = time.time() - began
+    print(f"{'total':<16}{total:>9.0f}{LIMIT:>9}  limit of the gate; share of what is in it so far: {SHARE} s")
+    if total > SHARE:
+        print(f"The gate took {total - SHARE:.0f} s more than its share.")
+    if left:
+        print("Left to `make test-all`: " + ", ".join(stage.name for stage in left))
+    count = dict.fromkeys(("passed", "failed", "error", "skipped"), 0)  # in pytest's words
+    for stage in stages:
+        for line in stage.closing:
+            print(f"{stage.name}: {line.strip('= ')}")
+            for number, word in COUNT.findall(line):
+                count[word] += int(number)
+    failed = count["failed"] + count["error"]
+    print(f"{count['passed']} passed, {failed} failed, {count['skipped']} skipped", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["gate", "all"])
+    parser.add_argument("--began", type=float, default=time.time(), help="when the set-up began (seconds since 1970)")
+    args = parser.parse_args()
+    setup = Stage("setup", 120, ["setup"], seconds=time.time() - args.began)
+    stages = GATE + (REST if args.what == "all" else [])
+    problem = ""
+    try:
+        run_all(stages)
+    except Failed as error:
+        problem = str(error)
+    report([setup, *stages], args.began, REST if args.what == "gate" else [])
+    if problem:
+        print(f"gate: {problem}", file=sys.stderr, flush=True)
+    return 1 if problem else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
