@@ -528,8 +528,19 @@ def test_a_tier_that_left_the_map_is_audited_from_the_installed_one(tier_path, t
     assert len(found["results"]) == 1 + len(JUDGED)
 
 
-def test_an_unmounted_volume_is_not_walked(tier_path, tmp_path):
+def test_what_lies_open_at_the_path_before_hardening_is_counted(tier_path, tmp_path):
     given = document(path=str(tier_path), owner=max(1, os.getuid()))
+    found = controls.audit(given, map_path=str(tmp_path / "none.json"))
+    results = {result["control"]: result for result in found["results"]}
+    assert "not mounted" in results["KV-02"]["message"]
+    assert (results["KV-04"]["status"], results["KV-04"]["evidence"]["blocks"]) == ("fail", 1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root owns a closed mountpoint")
+def test_the_closed_mountpoint_of_a_volume_that_is_away_is_not_walked(tier_path, tmp_path):
+    given = document(path=str(tier_path), owner=max(1, os.getuid()))
+    os.chown(tier_path, 0, 0)
+    os.chmod(tier_path, 0)
     found = controls.audit(given, map_path=str(tmp_path / "none.json"))
     results = {result["control"]: result for result in found["results"]}
     assert "not mounted" in results["KV-02"]["message"]

@@ -415,7 +415,7 @@ def test_no_file_but_root_s_own_small_plain_one_is_read(tmp_path):
         file.truncate(2 << 20)
     assert "no data map on this host" in load_problem(tmp_path / "none.json")
     assert "symbolic link" in load_problem(tmp_path / "link.json")
-    assert "irectory" in load_problem(tmp_path / "dir.json")
+    assert "not a regular file" in load_problem(tmp_path / "dir.json")
     assert "not a regular file" in load_problem(tmp_path / "fifo.json")
     assert "belongs to uid 12345" in load_problem(foreign)
     assert "larger than" in load_problem(big)
