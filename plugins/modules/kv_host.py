@@ -63,7 +63,7 @@ vanished:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
-    cli,  # noqa: F401  kvtier is made of what this module carries
+    cli,  # noqa: F401  # pylint: disable=unused-import  kvtier is made of what this module carries
     datamap,
     host,
     system,

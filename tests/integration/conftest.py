@@ -78,14 +78,29 @@ class Running:
 
 
 @contextlib.contextmanager
-def writer(tree: Path, root: Path, variant: str = "compiled", *, umask: int = 0o022, rate: float = 200,
-           user: int | None = None, beside: Path | None = None, **options: Any) -> Iterator[Running]:
+def writer(
+    tree: Path,
+    root: Path,
+    variant: str = "compiled",
+    *,
+    umask: int = 0o022,
+    rate: float = 200,
+    user: int | None = None,
+    beside: Path | None = None,
+    **options: Any,
+) -> Iterator[Running]:
     """Run the engine's fs tier on `root`; status and log lie in `beside` (default: root's parent)."""
     beside = beside or root.parent
     status_file, log = beside / f"{root.name}.status.json", beside / f"{root.name}.log"
     status_file.unlink(missing_ok=True)
-    command = [tree / "bin" / "python3", tree / "fs_writer.py", f"--root={root}", f"--variant={variant}",
-               f"--rate={rate}", f"--status={status_file}"]
+    command = [
+        tree / "bin" / "python3",
+        tree / "fs_writer.py",
+        f"--root={root}",
+        f"--variant={variant}",
+        f"--rate={rate}",
+        f"--status={status_file}",
+    ]
     command += [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     account = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     with log.open("wb") as said, subprocess.Popen(command, umask=umask, stderr=said, **account) as process:  # type: ignore[call-overload]

@@ -151,8 +151,10 @@ def test_blocks_go_in_time_and_the_writer_never_notices(tier, run_writer, varian
             watcher.join()
     expired = sum(result["expired"] for result in tier.results)
     counts = {key: stopped[key] for key in ("stored", "loaded", "misses", "recomputed", "wrong", "errors")}
-    print(f"{variant} {counts}, expired {expired} in {len(tier.results)} passes, slowest {slowest:.2f} s, "
-          f"oldest block {watcher.oldest:.2f} s")
+    print(
+        f"{variant} {counts}, expired {expired} in {len(tier.results)} passes, slowest {slowest:.2f} s, "
+        f"oldest block {watcher.oldest:.2f} s"
+    )
     assert stopped["wrong"] == 0
     assert stopped["errors"] == {}, running.log.read_text()[-2000:]
     assert stopped["misses"] > 0 and stopped["loaded"] > 0, "blocks must be asked for before and after they have gone"

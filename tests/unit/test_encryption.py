@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a path is stored on: on trees made by hand, and once on the machine itself."""
+# pylint: disable=raising-bad-type
 
 from __future__ import annotations
 

@@ -115,7 +115,12 @@ def test_the_immutable_flag_is_set_seen_and_cleared(tmp_path):
         try:
             with pytest.raises(PermissionError):
                 (tmp_path / "x").touch()
-            assert "i" in subprocess.run(["lsattr", "-d", tmp_path], capture_output=True, text=True).stdout.split()[0]
+            assert (
+                "i"
+                in subprocess.run(
+                    ["lsattr", "-d", tmp_path], capture_output=True, text=True, check=True
+                ).stdout.split()[0]
+            )
         finally:
             fsio.set_immutable(fd, False)
     (tmp_path / "x").touch()

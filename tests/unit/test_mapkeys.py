@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One value at a time: what a key takes, what it refuses, and that it never does anything else."""
+# pylint: disable=comparison-with-itself,unidiomatic-typecheck
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ def test_a_good_value_is_taken(key, value, wanted):
 
 def test_every_key_has_a_good_value_above():
     like_another = {"tmp_grace_minutes", "dir_grace_minutes", "full_pass_hours", "retention_reason", "data_owner"}
-    assert {key.partition(".")[0] for key, *_ in TAKEN} | like_another == set(KEYS)
+    assert {key.partition(".")[0] for key, *_rest in TAKEN} | like_another == set(KEYS)
 
 
 @pytest.mark.parametrize(
@@ -447,6 +448,6 @@ def test_plain_strips_subclasses_at_every_depth_and_ends_in_any_structure():
     circle: list[object] = []
     circle.append(circle)
     deep = circle
-    for _ in range(100000):
+    for _level in range(100000):
         deep = [deep]
     assert mapkeys.show(mapkeys.plain(circle)) and mapkeys.show(mapkeys.plain(deep))

