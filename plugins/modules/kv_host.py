@@ -48,6 +48,11 @@ data_map:
   returned: success
   type: dict
   sample: {schema: 1, host: gpu1, prompt_log_retention_minutes: 1440, tiers: []}
+version:
+  description: Version of kvtier.
+  returned: success
+  type: str
+  sample: 0.1.0
 written:
   description: Files and directories that were written, or in check mode would be.
   returned: success
@@ -62,12 +67,8 @@ vanished:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
-    cli,  # noqa: F401  # pylint: disable=unused-import  kvtier is made of what this module carries
-    datamap,
-    host,
-    system,
-)
+# With cli comes all that kvtier is made of: Ansible packs what a module imports, directly or not.
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import cli, datamap, host, system
 
 
 def main() -> None:
@@ -89,7 +90,7 @@ def main() -> None:
         module.fail_json(msg=str(error))
     for text in todo.warnings:
         module.warn(text)
-    module.exit_json(diff=todo.diffs(), **host.result(todo))
+    module.exit_json(diff=todo.diffs(), version=cli.VERSION, **host.result(todo))
 
 
 def _plan(document: datamap.Document) -> host.Plan:
