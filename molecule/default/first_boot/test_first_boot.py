@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 testinfra_hosts = ["ansible://testbed"]
@@ -39,9 +40,10 @@ def test_cron_removes_blocks_past_the_retention_and_no_younger_ones(host):
     while left := blocks(host, "-mmin +12"):
         assert time.monotonic() < end, f"still there: {sorted(left)}"
         time.sleep(5)
-    assert not set(old) & blocks(host, "")
+    # The writer may have wanted one of them meanwhile: then it was computed again and is young.
+    assert not set(old) & blocks(host, "-mmin +5")
     assert young <= blocks(host, "")
     log = output(host, f"journalctl --no-pager -t kvtier --since @{began}")
-    assert "chat" in log
+    assert sum(int(number) for number in re.findall(r"expire chat: exit 0, expired (\d+) blocks", log)) >= 20
     commands = output(host, f"journalctl --no-pager -t CRON --since @{began}")
     assert "(vllm) CMD (/usr/local/sbin/kvtier expire chat" in commands
