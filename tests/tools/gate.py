@@ -55,7 +55,7 @@ GATE = [
     Stage("molecule", 900, ["molecule"], beside=True, needs="testbed"),
     Stage("importer", 90, ["importer"]),
     Stage("integration", 200, ["integration"]),
-    Stage("harden", 480, ["harden"], shows=TABLE),
+    Stage("harden", 480, ["harden"], needs="molecule", shows=TABLE),
 ]
 REST = [
     *(Stage(f"sanity {core}", 180, ["sanity", f"CORE={core}"]) for core in ("2.17", "2.18", "2.20", "2.21")),
