@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Make a mounted tier's root what it has to be: owner, mode, ACLs, label, tag. Nothing below the root is touched.
 
-The role, the unit that runs at every mount, and the purge all run this same code: a fresh file system belongs to root
+The role and the unit that runs at every mount run this same code: a fresh file system belongs to root
 with mode 0755, and nothing else puts that right before the engine starts.
 """
 
