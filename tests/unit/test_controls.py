@@ -60,7 +60,7 @@ def survey(**changes):
 def record(tier, **changes):
     run = new_record(tier, NOW - 101)
     run.update(finished=NOW - 100, exit=0, full=True, blocks=3, block_bytes=300, oldest_mtime=NOW - 3700)
-    run.update(seconds=1.0, last_success=NOW - 101, last_full=NOW - 101)
+    run.update(seconds=1.0, last_success=NOW - 101, last_full=NOW - 101, measured=NOW - 100)
     return {**run, **changes}
 
 
@@ -326,7 +326,7 @@ def test_an_incomplete_walk_leans_on_the_last_full_pass_and_says_so():
     given.tree = Tree(survey(complete=False, blocks=1))
     facts = judge(given)["KV-04"]["evidence"]
     assert facts["source"] == "record of the last full pass"
-    assert (facts["blocks"], facts["pass_age_seconds"]) == (3, 100)
+    assert (facts["blocks"], facts["pass_age_seconds"]) == (3, 101)
 
 
 def test_numbers_that_are_not_known_are_not_reported():

@@ -133,12 +133,13 @@ def test_all_that_is_recorded_and_returned_is_printable(place):
     json.dumps([result, result2]).encode("ascii")
 
 
-def test_runs_without_time_get_through_everything_by_their_record(place):
+@pytest.mark.parametrize("workers", [1, 3])
+def test_runs_without_time_get_through_everything_by_their_record(place, workers):
     for number in range(12):
         place.tree.block(number, 4000)
-    for count in range(11):
-        assert place.expire(max_seconds=0)["exit"] == expiry.UNFINISHED
-        assert len(place.tree.files()) == 11 - count
+    for count in range(12 // workers - 1):
+        assert place.expire(max_seconds=0, workers=workers)["exit"] == expiry.UNFINISHED
+        assert len(place.tree.files()) == 12 - workers * (count + 1)
     assert place.expire()["exit"] == expiry.OK
     assert place.tree.files() == set() and place.record()["resume"] is None
 
@@ -506,7 +507,7 @@ def test_a_run_killed_at_any_call_leaves_a_valid_store(tmp_path, monkeypatch):
                         os.kill(os.getpid(), signal.SIGKILL)
 
             sys.setprofile(count)
-            place.expire()
+            place.expire(workers=1)
             sys.setprofile(None)
 
         status = in_child(run)
@@ -523,7 +524,8 @@ def test_a_run_killed_at_any_call_leaves_a_valid_store(tmp_path, monkeypatch):
         assert place.expire()["exit"] == expiry.OK
         assert place.tree.files() == kept and place.record()["exit"] == expiry.OK
         assert empty not in place.tree.dirs()
-        assert [path.name for path in place.state.iterdir()] == [state.RECORD]
+        assert [path.name for path in place.state.iterdir() if path.is_file()] == [state.RECORD]
+        assert list(place.state.rglob("*.tmp")) == []
     assert points > 50
 
 

@@ -11,12 +11,17 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Callable
 
 from . import account, clock, discovery, fsio, mounts, state
 from .datamap import STATE_ROOT, Tier
+from .index import Index
+from .indexed import IndexedWalk
 from .stores import STORES
-from .walk import Policy, Stop, Survey, Walk, printable
+from .walk import Policy, Stop, Survey, printable
+from .workers import default_workers
 
 OK, ERRORS, USAGE, REFUSED, BUSY, CLOCK, UNFINISHED = 0, 1, 2, 3, 4, 5, 6
 EXIT_CODES = {
@@ -45,6 +50,8 @@ class Pacer:
     The idle I/O class does nothing on NVMe (no scheduler), so the kernel's own pressure figure is asked.
     """
 
+    every = 0.25  # seconds
+
     def __init__(self, path: str = _PRESSURE, clock_: Callable[[], float] = time.monotonic) -> None:
         self.path, self.clock = path, clock_
         self.looked = self.begun = clock_()
@@ -53,7 +60,7 @@ class Pacer:
     def __call__(self) -> None:
         """Called once per directory."""
         now = self.clock()
-        if now - self.looked < 0.25:
+        if now - self.looked < self.every:
             return
         self.looked = now
         if self._pressure() > _BUSY_PERCENT and self.slept < (now - self.begun) / 2:
@@ -74,18 +81,22 @@ class Watch:
     Descriptors outlive a lazy umount and a rename, so without this a pass would go on in a tree that is no tier now.
     """
 
-    every = 1.0
+    every = 1.0  # seconds
 
     def __init__(self, tier: Tier, fd: int) -> None:
         self.tier, self.fd, self.pacer = tier, fd, Pacer()
-        self.looked = time.monotonic()
+        self.looked = self.due = time.monotonic()
 
     def __call__(self) -> None:
         """Raises Stop."""
-        self.pacer()
-        if time.monotonic() - self.looked < self.every:
+        now = time.monotonic()
+        if now < self.due:
             return
-        self.looked = time.monotonic()
+        self.due = now + min(self.every, Pacer.every)
+        self.pacer()
+        if now - self.looked < self.every:
+            return
+        self.looked = now
         try:
             with fsio.opened(self.tier["path"]) as again:
                 same = _identity(again) == _identity(self.fd)
@@ -114,6 +125,18 @@ def policy_of(tier: Tier) -> Policy:
     )
 
 
+@dataclass(frozen=True)
+class _Options:
+    """What expire() was asked for."""
+
+    delete: bool
+    trust_clock: bool
+    max_seconds: float
+    on_delete: Callable[[str, str], None] | None
+    workers: int
+    full: bool
+
+
 def expire(
     tier: Tier,
     delete: bool = True,
@@ -121,14 +144,19 @@ def expire(
     max_seconds: float = MAX_SECONDS,
     state_root: str | None = STATE_ROOT,
     on_delete: Callable[[str, str], None] | None = None,
+    workers: int | None = None,
+    full: bool = False,
 ) -> dict[str, Any]:
     """One pass over a tier, as the tier's own account; the record that it left.
 
     delete=False only lists, through on_delete, and records nothing. max_seconds bounds the pass; the next one goes on
-    where it stopped. state_root None: a directory that no data map declares; nothing is remembered about it. The record
-    has the keys of state.py and, once the walk began, those of walk.Survey; `exit` is one of EXIT_CODES.
+    where it stopped. state_root None: a directory that no data map declares; nothing is remembered about it.
+    workers: how many processes, None for default_workers(); full: read every directory although the last full pass is
+    less than full_pass_hours ago. The record has the keys of state.py and, once the walk began, those of
+    walk.Survey; `exit` is one of EXIT_CODES.
     """
     began = clock.now()
+    options = _Options(delete, trust_clock, max_seconds, on_delete, workers or default_workers(), full)
     with contextlib.ExitStack() as stack:
         try:
             lock_fd = stack.enter_context(state.locked(tier, state_root))
@@ -139,7 +167,7 @@ def expire(
             return failed(tier, REFUSED, f"tier {tier['name']} cannot be locked: {error} ({where})", began["wall"])
         before = None if state_root is None else state.read_run(tier, state_root)
         state_fd = lock_fd if delete and state_root is not None else None
-        return _locked(tier, delete, trust_clock, max_seconds, on_delete, state_fd, before, began)
+        return _locked(tier, options, state_fd, before, began)
 
 
 def failed(tier: Tier, code: int, message: str, started: float | None = None) -> dict[str, Any]:
@@ -151,19 +179,10 @@ def failed(tier: Tier, code: int, message: str, started: float | None = None) ->
 
 
 def _locked(
-    tier: Tier,
-    delete: bool,
-    trust_clock: bool,
-    max_seconds: float,
-    on_delete: Callable[[str, str], None] | None,
-    state_fd: int | None,
-    before: dict[str, Any] | None,
-    began: dict[str, Any],
+    tier: Tier, options: _Options, state_fd: int | None, before: dict[str, Any] | None, began: dict[str, Any]
 ) -> dict[str, Any]:
-    record = state.new_record(tier, began["wall"])
     # A run that is killed leaves this behind: started, not finished.
-    for key in ("last_full", "last_success", "mounted", "clock", "resume"):
-        record[key] = before[key] if before else record[key]
+    record = state.new_record(tier, began["wall"], before)
     _write(state_fd, record)
     detail: dict[str, Any] = {}
     try:
@@ -172,12 +191,14 @@ def _locked(
         record.update(exit=REFUSED, messages=[str(error)])
     else:
         try:
-            detail = _walk(tier, fd, record, delete, trust_clock, max_seconds, on_delete, began)
+            detail = _walk(tier, fd, record, options, state_fd, began)
         finally:
             os.close(fd)
     record["finished"] = time.time()
     record["seconds"] = round(record["finished"] - began["wall"], 3) if not detail else detail["seconds"]
-    if record["exit"] in (OK, ERRORS):
+    if detail.get("complete"):
+        record.update({name: detail[name] for name in state.MEASURED}, measured=record["finished"])
+    if record["full"]:
         record["last_full"] = record["started"]
     if record["exit"] == OK:
         record["last_success"] = record["started"]
@@ -186,7 +207,7 @@ def _locked(
     if unwritten is not None:
         record["messages"].append(unwritten)
         record["exit"] = record["exit"] or ERRORS
-    return {**detail, **record}
+    return {**record, **detail}
 
 
 def _write(state_fd: int | None, record: dict[str, Any]) -> str | None:
@@ -225,43 +246,60 @@ def _open_tier(tier: Tier, was_mounted: bool) -> int:
 
 
 def _walk(
-    tier: Tier,
-    fd: int,
-    record: dict[str, Any],
-    delete: bool,
-    trust_clock: bool,
-    max_seconds: float,
-    on_delete: Callable[[str, str], None] | None,
-    began: dict[str, Any],
+    tier: Tier, fd: int, record: dict[str, Any], options: _Options, state_fd: int | None, began: dict[str, Any]
 ) -> dict[str, Any]:
     uid = account.uid_of(tier["owner"])
-    jump = None if trust_clock else clock.problem(record["clock"], began, clock.synchronised() is True)
+    jump = None if options.trust_clock else clock.problem(record["clock"], began, clock.synchronised() is True)
     gate = discovery.live_gate(tier, discovery.engines(tier, uid))
     record["mounted"] = mounts.is_mountpoint(fd)
     if jump is None:
         record["clock"] = began
     may = gate.allowed is True and jump is None
-    found = Walk(
-        fd,
-        STORES[tier["store"]],
-        uid,
-        began["wall"],
-        policy_of(tier),
-        delete=delete and may,
-        deadline=time.monotonic() + max_seconds,
-        start_at=record["resume"],
-        pause=Watch(tier, fd),
-        on_delete=on_delete if may else None,
-    ).run()
+    with _index(state_fd if may and options.delete else None, fd, uid) as index:
+        found = IndexedWalk(
+            fd,
+            STORES[tier["store"]],
+            uid,
+            began["wall"],
+            policy_of(tier),
+            delete=options.delete and may,
+            deadline=time.monotonic() + options.max_seconds,
+            start_at=record["resume"],
+            pause=Watch(tier, fd),
+            on_delete=options.on_delete if may else None,
+            workers=options.workers,
+            index=index,
+            full=options.full or _full_pass_due(tier, record["last_full"], began["wall"]),
+        ).run()
     messages = [message for message in (None if gate.allowed else gate.reason, jump, found.stopped) if message]
     messages += [f"{count} x {name} while walking" for name, count in sorted(found.errors.items())]
-    left = found.overdue if delete and may else 0
+    left = found.overdue if options.delete and may else 0
     if left:
         messages.append(f"{left} overdue blocks could not be deleted, the first is {found.overdue_first[0]}")
-    for name in record.keys() & vars(found).keys():
+    for name in record.keys() & vars(found).keys() - set(state.MEASURED):
         record[name] = getattr(found, name)
-    record.update(full=found.complete, messages=messages, exit=_exit_code(found, gate.allowed, jump, left))
+    full = may and found.complete and not found.skipped and not found.errors
+    record.update(full=full, messages=messages, exit=_exit_code(found, gate.allowed, jump, left))
     return {**vars(found), "version": gate.version, "version_source": printable(gate.source)}
+
+
+def _full_pass_due(tier: Tier, last: float | None, now: float) -> bool:
+    # A last one in the future is a clock that went back.
+    return last is None or not 0 <= now - last < tier["full_pass_hours"] * 3600
+
+
+@contextlib.contextmanager
+def _index(state_fd: int | None, fd: int, uid: int) -> Iterator[Index | None]:
+    """The tier's index, None where nothing is remembered or nothing can be: then every directory is read."""
+    try:
+        index = None if state_fd is None else Index(state_fd, os.fstat(fd).st_dev, uid)
+    except OSError:
+        index = None
+    try:
+        yield index
+    finally:
+        if index is not None:
+            index.close()
 
 
 def _exit_code(found: Survey, allowed: bool | None, jump: str | None, left: int) -> int:

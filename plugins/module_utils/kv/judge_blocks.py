@@ -18,19 +18,24 @@ _MORE_TIME = "give the audit more time (max_seconds), as root"
 _SLACK = 60.0
 
 
-def _last_full_pass(evidence: Evidence) -> dict[str, Any] | None:
-    """The tier's record of a full pass that saw everything and is young enough to stand in for a walk, else None."""
-    record = evidence.record
-    if not record or not record["full"] or record["finished"] is None or record["exit"] == ERRORS:
+def _last_pass(evidence: Evidence) -> dict[str, Any] | None:
+    """The record of complete passes that can stand in for a walk: the last full one is no older than declared.
+
+    The passes since then read what changed; a chmod, which changes no directory, is seen by a full one alone.
+    """
+    record, tier = evidence.record, evidence.tier
+    if not record or record["measured"] is None or record["last_full"] is None or record["exit"] == ERRORS:
         return None
-    age = evidence.host.now - record["finished"]
-    return record if 0 <= age <= evidence.tier["full_pass_hours"] * 3600 else None
+    age = evidence.host.now - record["last_full"]
+    # It is due after so many hours, begins with the next run and takes its time.
+    limit = tier["full_pass_hours"] * 3600 + tier["expire_every_minutes"] * 60 + MAX_SECONDS
+    return record if 0 <= age <= limit else None
 
 
 def no_readable_block(evidence: Evidence) -> Verdict:
     """KV-04."""
     parts, tree, survey, tier = Parts(), evidence.tree, evidence.tree.survey, evidence.tier
-    record = None if tree.complete else _last_full_pass(evidence)
+    record = None if tree.complete else _last_pass(evidence)
     open_root = evidence.place.exists and posture.reachable(evidence.place, evidence.owner)
     facts: dict[str, Any] = {
         "reachable": None,
@@ -54,7 +59,7 @@ def no_readable_block(evidence: Evidence) -> Verdict:
     if record is not None and not tree.error:
         facts.update(
             source="record of the last full pass",
-            pass_age_seconds=int(evidence.host.now - record["finished"]),
+            pass_age_seconds=int(evidence.host.now - record["last_full"]),
             blocks=record["blocks"],
             block_bytes=record["block_bytes"],
             loose=max(record["loose"], survey.loose if survey else 0),
@@ -87,7 +92,7 @@ def in_time(evidence: Evidence) -> Verdict:
     """KV-06."""
     parts, tree, survey, tier, now = Parts(), evidence.tree, evidence.tree.survey, evidence.tier, evidence.host.now
     limit = policy_of(tier).retention
-    record = None if tree.complete else _last_full_pass(evidence)
+    record = None if tree.complete else _last_pass(evidence)
     facts: dict[str, Any] = {
         "limit_seconds": limit,
         "retention_minutes": tier["retention_minutes"],
