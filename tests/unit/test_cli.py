@@ -43,7 +43,9 @@ class Host:
             self.tiers.append(tier)
         document = {"schema": 1, "host": "h", "prompt_log_retention_minutes": 1440, "tiers": self.tiers}
         monkeypatch.setattr(datamap, "load", lambda path: document)
-        monkeypatch.setattr(expiry.expire, "__defaults__", (True, False, expiry.MAX_SECONDS, str(root / "state"), None, 1, False))
+        monkeypatch.setattr(
+            expiry.expire, "__defaults__", (True, False, expiry.MAX_SECONDS, str(root / "state"), None, 1, False)
+        )
         monkeypatch.setattr(state.read_run, "__defaults__", (str(root / "state"),))
         monkeypatch.setattr(discovery, "engines", lambda *_: [])
         self.logged = []

@@ -152,7 +152,9 @@ def test_a_tier_of_the_map_is_expired_with_its_state(tree, place, monkeypatch):
     monkeypatch.setattr(datamap, "load", lambda: document)
     monkeypatch.setattr(datamap, "validate", lambda given, source: given)
     directory = make_state(place / "state", tier)
-    monkeypatch.setattr(expiry.expire, "__defaults__", (True, False, expiry.MAX_SECONDS, str(place / "state"), None))
+    monkeypatch.setattr(
+        expiry.expire, "__defaults__", (True, False, expiry.MAX_SECONDS, str(place / "state"), None, 1, False)
+    )
     assert run("kv_block_expire", check=True, tier="chat")["deleted_count"] == 3
     assert list(directory.iterdir()) == []
     result = run("kv_block_expire", tier="chat", data_map=document)

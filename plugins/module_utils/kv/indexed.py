@@ -128,9 +128,7 @@ class IndexedWalk(SharedWalk):
             slot[0] += leaf[3]
             slot[1] += leaf[4]
 
-    def _note_leaf(
-        self, info: os.stat_result, leaf: str, blocks: int, size: int, oldest: float, newest: float
-    ) -> None:
+    def _note_leaf(self, info: os.stat_result, leaf: str, blocks: int, size: int, oldest: float, newest: float) -> None:
         if settled(info.st_ctime_ns, self._visited):
             self._read[leaf] = (info.st_ino, info.st_mtime_ns, info.st_ctime_ns, blocks, size, oldest, newest)
 
