@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from . import account, clock, discovery, fsio, mounts, state
 from .datamap import STATE_ROOT, Tier
@@ -68,20 +68,40 @@ class Pacer:
             return 0.0
 
 
+class Hooks(NamedTuple):
+    """What the caller of a pass wants to be told or asked; see expire()."""
+
+    on_delete: Callable[[str, str], None] | None = None
+    stopped: Callable[[], str | None] | None = None
+    progress: Callable[[], None] | None = None
+
+
 class Watch:
     """Called once per directory: paces the pass, and ends it when the tier's path is no longer the open directory.
 
     Descriptors outlive a lazy umount and a rename, so without this a pass would go on in a tree that is no tier now.
+    Where the engine has to be stopped, it is asked again and again whether it still is.
     """
 
     every = 1.0
+    # A fifth of the time at most goes into looking at processes.
+    stopped_every, stopped_share = 0.2, 4
 
-    def __init__(self, tier: Tier, fd: int) -> None:
-        self.tier, self.fd, self.pacer = tier, fd, Pacer()
-        self.looked = time.monotonic()
+    def __init__(self, tier: Tier, fd: int, hooks: Hooks | None = None) -> None:
+        self.tier, self.fd, self.pacer, self.hooks = tier, fd, Pacer(), hooks or Hooks()
+        self.looked = self.ask_at = time.monotonic()
 
     def __call__(self) -> None:
         """Raises Stop."""
+        if self.hooks.stopped is not None and time.monotonic() >= self.ask_at:
+            began = time.monotonic()
+            why = self.hooks.stopped()
+            if why is not None:
+                raise Stop(why)
+            ended = time.monotonic()
+            self.ask_at = ended + max(self.stopped_every, self.stopped_share * (ended - began))
+        if self.hooks.progress is not None:
+            self.hooks.progress()
         self.pacer()
         if time.monotonic() - self.looked < self.every:
             return
@@ -121,12 +141,16 @@ def expire(
     max_seconds: float = MAX_SECONDS,
     state_root: str | None = STATE_ROOT,
     on_delete: Callable[[str, str], None] | None = None,
+    stopped: Callable[[], str | None] | None = None,
+    progress: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """One pass over a tier, as the tier's own account; the record that it left.
 
     delete=False only lists, through on_delete, and records nothing. max_seconds bounds the pass; the next one goes on
-    where it stopped. state_root None: a directory that no data map declares; nothing is remembered about it. The record
-    has the keys of state.py and, once the walk began, those of walk.Survey; `exit` is one of EXIT_CODES.
+    where it stopped. state_root None: a directory that no data map declares; nothing is remembered about it. stopped:
+    why the tier is in use, or None (holders.sentinel); it is asked before the first deletion and again and again, and
+    replaces what is asked about running engines. progress: called once per directory. The record has the keys of
+    state.py and, once the walk began, those of walk.Survey; `exit` is one of EXIT_CODES.
     """
     began = clock.now()
     with contextlib.ExitStack() as stack:
@@ -139,7 +163,8 @@ def expire(
             return failed(tier, REFUSED, f"tier {tier['name']} cannot be locked: {error} ({where})", began["wall"])
         before = None if state_root is None else state.read_run(tier, state_root)
         state_fd = lock_fd if delete and state_root is not None else None
-        return _locked(tier, delete, trust_clock, max_seconds, on_delete, state_fd, before, began)
+        hooks = Hooks(on_delete, stopped, progress)
+        return _locked(tier, delete, trust_clock, max_seconds, hooks, state_fd, before, began)
 
 
 def failed(tier: Tier, code: int, message: str, started: float | None = None) -> dict[str, Any]:
@@ -155,7 +180,7 @@ def _locked(
     delete: bool,
     trust_clock: bool,
     max_seconds: float,
-    on_delete: Callable[[str, str], None] | None,
+    hooks: Hooks,
     state_fd: int | None,
     before: dict[str, Any] | None,
     began: dict[str, Any],
@@ -167,12 +192,12 @@ def _locked(
     _write(state_fd, record)
     detail: dict[str, Any] = {}
     try:
-        fd = _open_tier(tier, bool(before and before["mounted"]))
+        fd = open_tier(tier, bool(before and before["mounted"]))
     except Refused as error:
         record.update(exit=REFUSED, messages=[str(error)])
     else:
         try:
-            detail = _walk(tier, fd, record, delete, trust_clock, max_seconds, on_delete, began)
+            detail = _walk(tier, fd, record, delete, trust_clock, max_seconds, hooks, began)
         finally:
             os.close(fd)
     record["finished"] = time.time()
@@ -200,7 +225,8 @@ def _write(state_fd: int | None, record: dict[str, Any]) -> str | None:
     return None
 
 
-def _open_tier(tier: Tier, was_mounted: bool) -> int:
+def open_tier(tier: Tier, was_mounted: bool) -> int:
+    """The open root of a tier if it is the declared place and the account's; else Refused."""
     try:
         uid = account.uid_of(tier["owner"])
         fd, _ancestors = fsio.open_path(tier["path"])
@@ -224,6 +250,21 @@ def _open_tier(tier: Tier, was_mounted: bool) -> int:
     return fd
 
 
+def _gate(tier: Tier, uid: int, stopped: Callable[[], str | None] | None) -> discovery.Gate:
+    """May this pass delete? A store that needs its engine stopped needs somebody who can see that it is."""
+    if stopped is not None:
+        why = stopped()
+        return discovery.Gate(why is None, why or "nothing holds the tier", None, "all processes of the host")
+    gate = discovery.live_gate(tier, discovery.engines(tier, uid))
+    if gate.allowed and not STORES[tier["store"]].live:
+        reason = (
+            f"blocks of {tier['store']} go only while its engine is stopped, and only root can see that: "
+            f"run kvtier expire --stopped {tier['name']} as root"
+        )
+        return discovery.Gate(False, reason, gate.version, gate.source)
+    return gate
+
+
 def _walk(
     tier: Tier,
     fd: int,
@@ -231,12 +272,12 @@ def _walk(
     delete: bool,
     trust_clock: bool,
     max_seconds: float,
-    on_delete: Callable[[str, str], None] | None,
+    hooks: Hooks,
     began: dict[str, Any],
 ) -> dict[str, Any]:
     uid = account.uid_of(tier["owner"])
     jump = None if trust_clock else clock.problem(record["clock"], began, clock.synchronised() is True)
-    gate = discovery.live_gate(tier, discovery.engines(tier, uid))
+    gate = _gate(tier, uid, hooks.stopped)
     record["mounted"] = mounts.is_mountpoint(fd)
     if jump is None:
         record["clock"] = began
@@ -250,8 +291,8 @@ def _walk(
         delete=delete and may,
         deadline=time.monotonic() + max_seconds,
         start_at=record["resume"],
-        pause=Watch(tier, fd),
-        on_delete=on_delete if may else None,
+        pause=Watch(tier, fd, hooks),
+        on_delete=hooks.on_delete if may else None,
     ).run()
     messages = [message for message in (None if gate.allowed else gate.reason, jump, found.stopped) if message]
     messages += [f"{count} x {name} while walking" for name, count in sorted(found.errors.items())]

@@ -204,14 +204,14 @@ def _judge_run(evidence: Evidence, parts: Parts) -> None:
 
 
 def no_leftovers(evidence: Evidence) -> Verdict:
-    """KV-08. Namespaces that no running engine reads any more are not judged in this version, and it says so."""
-    parts, tree, survey = Parts(), evidence.tree, evidence.tree.survey
+    """KV-08. Which namespaces nobody reads any more is only known while the engine runs; else it says why not."""
+    parts, tree, survey, dead = Parts(), evidence.tree, evidence.tree.survey, evidence.dead
     facts: dict[str, Any] = {
         "stale_temps": survey.stale_temps if survey else None,
         "stale_temp_bytes": survey.stale_temp_bytes if survey else None,
         "strangers": survey.strangers if survey else None,
         "names": tree.foreign,
-        "dead_namespaces": "not judged",
+        "dead_namespaces": dead.evidence() if dead else "not judged",
         "complete": tree.complete,
     }
     if survey is not None and survey.stale_temps:
@@ -224,6 +224,12 @@ def no_leftovers(evidence: Evidence) -> Verdict:
         parts.fail(
             "%d unknown entries%s" % (survey.strangers, f": {names}" if names else ""),
             "move away what does not belong to the store; it is never deleted by us",
+        )
+    if dead is not None and dead.dead:
+        parts.fail(
+            "%d dead namespaces with %d bytes: %s"
+            % (len(dead.dead), sum(one.size for one in dead.dead), ", ".join(one.name for one in dead.dead[:3])),
+            "kvtier expire {} --dead-namespaces".format(evidence.tier["name"]),
         )
     if not tree.complete:
         parts.unknown(tree.gap, _MORE_TIME)
