@@ -8,7 +8,17 @@ import os
 
 import pytest
 import yaml
-from fixtures import HOSTILE_NAMESPACE, NOBODY, Tree, full_tree, make_state, public_directory, strings, tier_for
+from fixtures import (
+    HOSTILE_NAMESPACE,
+    NOBODY,
+    Tree,
+    full_tree,
+    make_state,
+    public_directory,
+    remember_in,
+    strings,
+    tier_for,
+)
 from module_runner import run
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, discovery, expiry, state
@@ -152,7 +162,7 @@ def test_a_tier_of_the_map_is_expired_with_its_state(tree, place, monkeypatch):
     monkeypatch.setattr(datamap, "load", lambda: document)
     monkeypatch.setattr(datamap, "validate", lambda given, source: given)
     directory = make_state(place / "state", tier)
-    monkeypatch.setattr(expiry.expire, "__defaults__", (True, False, expiry.MAX_SECONDS, str(place / "state"), None))
+    remember_in(monkeypatch, place / "state", expiry.expire)
     assert run("kv_block_expire", check=True, tier="chat")["deleted_count"] == 3
     assert list(directory.iterdir()) == []
     result = run("kv_block_expire", tier="chat", data_map=document)
