@@ -21,7 +21,13 @@ from fixtures import (
 )
 from module_runner import run
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, discovery, expiry, state
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
+    datamap,
+    discovery,
+    expiry,
+    holders,
+    state,
+)
 from ansible_collections.llmhost.hardening.plugins.modules import kv_block_expire
 
 
@@ -147,6 +153,21 @@ def test_an_unsafe_engine_fails_the_task(tree, monkeypatch):
         assert result["failed"] and "upgrade to 0.28" in result["msg"] and result["exit_code"] == expiry.REFUSED
         assert result["changed"] is False
     assert tree.ended <= tree.files()
+
+
+def test_a_store_whose_engine_must_be_stopped_needs_the_word_and_the_look(place, monkeypatch):
+    tree = Tree(place / "kv")
+    old = tree.put("m@1@0@7f@half.pt", 4000)
+    tree.give(NOBODY)
+    result = expire(tree, store="lmcache_disk")
+    assert result["failed"] and "(module kv_block_expire: stopped)" in result["msg"] and old in tree.files()
+    answers = ["not stopped: pid 7 has it open"]
+    monkeypatch.setattr(holders, "in_use", lambda tier, family: answers[0])
+    result = expire(tree, store="lmcache_disk", stopped=True)
+    assert result["failed"] and "pid 7 has it open" in result["msg"] and old in tree.files()
+    answers[0] = None
+    assert expire(tree, check=True, store="lmcache_disk", stopped=True)["deleted"] == [old]
+    assert expire(tree, store="lmcache_disk", stopped=True)["deleted"] == [old] and tree.files() == set()
 
 
 def test_a_pass_that_another_one_excludes_fails_the_task(tree):

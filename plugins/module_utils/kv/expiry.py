@@ -259,7 +259,7 @@ def _gate(tier: Tier, uid: int, stopped: Callable[[], str | None] | None) -> dis
     if gate.allowed and not STORES[tier["store"]].live:
         reason = (
             f"blocks of {tier['store']} go only while its engine is stopped, and only root can see that: "
-            f"run kvtier expire --stopped {tier['name']} as root"
+            f"run kvtier expire --stopped {tier['name']} as root (module kv_block_expire: stopped)"
         )
         return discovery.Gate(False, reason, gate.version, gate.source)
     return gate
