@@ -34,7 +34,7 @@ from syscalls import killed_at
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import clock, discovery, expiry, fsio, state, walk
 
 both = pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "guard removed"])
-EVERY = int(os.environ.get("LLMHOST_KILL_EVERY", "7"))  # 1: at each and every call
+EVERY = int(os.environ.get("LLMHOST_KILL_EVERY", "13"))  # 1: at each and every call
 YEAR = 365 * 86400
 
 
@@ -66,7 +66,7 @@ class Killed:
         capped = {self.tree.block(10, 900)}
         self.kept = {self.tree.block(one, 60) for one in (20, 21)} | {self.tree.config(), self.tree.put("notes", 9000)}
         self.empty = self.tree.directory(f"{NAMESPACE}_r0/abc/de_g0", 4000)
-        self.may_go, self.before = ended | capped, self.tree.files()
+        self.ended, self.capped, self.before = ended, capped, self.tree.files()
 
     def expire(self):
         return expiry.expire(self.tier, state_root=str(self.state_root))
@@ -85,7 +85,8 @@ def test_a_run_killed_at_any_system_call_leaves_a_valid_store(tmp_path, monkeypa
         place = Killed(tmp_path / str(at))
         ended = not killed_at(at, place.expire)
         left = place.tree.files()
-        assert place.kept <= left <= place.before and place.before - left <= place.may_go
+        assert place.kept <= left <= place.before and place.before - left <= place.ended | place.capped
+        assert place.capped <= left or not place.ended & left, "the cap takes only from what is left after age"
         record = state.read_run(place.tier, str(place.state_root))
         assert record is None or record["finished"] is None or left == place.kept, "a record of what was not done"
         half_done += left not in (place.before, place.kept)
@@ -98,7 +99,7 @@ def test_a_run_killed_at_any_system_call_leaves_a_valid_store(tmp_path, monkeypa
             break
         stops += 1
         at += EVERY
-    assert stops > 50 and half_done > 2, (stops, half_done)
+    assert stops > 30 and half_done > 1, (stops, half_done)
 
 
 # -- what is swapped in for a block, between the last look at it and its end
@@ -382,10 +383,9 @@ def test_the_first_boot_time_of_a_run_is_the_one_that_is_recorded(tmp_path, monk
 # -- very many
 
 
-@pytest.mark.skipif("LLMHOST_FLAT_FILES" not in os.environ, reason="slow: LLMHOST_FLAT_FILES=1000000 runs it")
-def test_a_million_files_in_one_directory(tmp_path):
-    """The gate does it with 100000 in test_walk.py."""
-    many = int(os.environ["LLMHOST_FLAT_FILES"])
+def test_very_many_files_in_one_directory(tmp_path):
+    """LLMHOST_FLAT_FILES=1000000 makes it a million; what it costs in memory is in test_walk.py."""
+    many = int(os.environ.get("LLMHOST_FLAT_FILES", "20000"))
     tree = Tree(Path("/dev/shm") / f"llmhost-test-{os.getpid()}")
     leaf = tree.path(tree.directory(f"{NAMESPACE}_r0/abc/de_g0"))
     try:

@@ -302,7 +302,19 @@ def _walk(
     for name in record.keys() & vars(found).keys():
         record[name] = getattr(found, name)
     record.update(full=found.complete, messages=messages, exit=_exit_code(found, gate.allowed, jump, left))
-    return {**vars(found), "version": gate.version, "version_source": printable(gate.source)}
+    totals = _totals(found, began["wall"])
+    return {**vars(found), **totals, "version": gate.version, "version_source": printable(gate.source)}
+
+
+def _totals(found: Survey, now: float) -> dict[str, Any]:
+    """What a person asks of a pass, out of its counts."""
+    return {
+        "seen": found.blocks + found.temps + found.configs + found.expired + found.capped + found.temps_removed,
+        "freed": found.expired_bytes + found.capped_bytes + found.temp_bytes_removed,
+        "kept": found.blocks,
+        "leftovers": found.stale_temps,
+        "oldest_age": None if found.oldest_mtime is None else max(0, int(now - found.oldest_mtime)),
+    }
 
 
 def _exit_code(found: Survey, allowed: bool | None, jump: str | None, left: int) -> int:
