@@ -29,7 +29,7 @@ is a stranger: it is reported and never touched. Files expire by the time of the
 - *block*: holds KV; expires. *temp*: an unfinished write or a probe; goes after `tmp_grace_minutes`. *config*: stays.
 - *live*: blocks may be deleted while the engine runs. *stopped*: only `kvtier expire --stopped`, which cron calls too,
   deletes them, after it made sure that nothing on the host holds or uses the tier ([kvtier.md](kvtier.md)).
-- Evidence: *observed* means that a real writer made these names in our tests; *from source, not run* that they were read
+- Evidence: *observed*: a real writer made these names in our tests. *from source, not run*: they were read
   in the engine's source or documentation. For each store the tests make a tree of all these names, and of hostile ones.
 
 Names are regular expressions for one path component each; `/` stands between components. `lost+found` and
