@@ -91,11 +91,17 @@ class Side:
         return {**tier, "services": [f"{self.name}.service"]}
 
     def start(self) -> None:
-        command = [self.engine / "bin" / "python3", self.engine / "fs_writer.py", f"--root={self.root}"]
+        # Full speed is all that the passes leave; else the test would measure the scheduler.
+        command = [
+            "nice",
+            "-n",
+            "5",
+            f"{self.engine}/bin/python3",
+            f"{self.engine}/fs_writer.py",
+            f"--root={self.root}",
+        ]
         command += [f"--rate={RATE}", "--threads=4", f"--status={self.status_file}", f"--log={self.log}"]
         with self.said.open("wb") as said:
-            # Full speed is all that the passes leave; else the test would measure the scheduler.
-            command = ["nice", "-n", "5", *command]
             account: dict[str, Any] = {"user": ACCOUNT, "group": ACCOUNT, "extra_groups": []}
             self.process = subprocess.Popen(command, umask=0o077, stderr=said, **account)
 
@@ -126,8 +132,8 @@ class Side:
             whole = text[: text.rfind(b"\n") + 1]
             self.offset += len(whole)
             for line in whole.decode("ascii").splitlines():
-                asked, *names = line.split()
-                self.young += [(float(asked), name) for name in names]
+                at, *names = line.split()
+                self.young += [(float(at), name) for name in names]
         self.young = [entry for entry in self.young if time.time() - entry[0] < RETENTION]
         blocks = self.blocks_dir()
         for asked, name in self.young if blocks else ():
@@ -183,7 +189,7 @@ class Side:
 def expire(sides: list[Side], kvtier: Path, tiers: Path, state: Path) -> float:
     """One run of kvtier over both tiers, in a process of its own; it drops to the account itself. Its seconds."""
     began = time.monotonic()
-    command = [sys.executable, "-c", PASS, kvtier, str(RETENTION), str(DIR_GRACE), tiers, state]
+    command = [sys.executable, "-c", PASS, str(kvtier), str(RETENTION), str(DIR_GRACE), str(tiers), str(state)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout.startswith("["):
         sys.exit(f"soak: kvtier ended with {done.returncode}: {done.stderr}")
