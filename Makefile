@@ -14,9 +14,10 @@ export ANSIBLE_HOME := $(CURDIR)/.build/ansible
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.build/cache/hypothesis
 export PYTHONDONTWRITEBYTECODE := 1
 RELEASE ?= bookworm
+MINUTES ?= 2
 export INVENTORY ARGS KEEP CORE RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration molecule docs changelog lock clean
+.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration molecule soak docs changelog lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -56,6 +57,9 @@ integration: build ## Tests of the engine and modules on this machine's file sys
 
 molecule: build ## The default scenario on a test-bed host (RELEASE=trixie: Debian 13)
 	@LLMHOST_RELEASE=$(RELEASE) molecule test -s default $(ARGS)
+
+soak: setup ## Real vLLM fs tiers of two releases at full speed while kvtier expires them each second (MINUTES=2)
+	@python tests/soak/soak.py --minutes $(MINUTES)
 
 docs: build ## Reference of modules, filters and roles in .build/docs
 	@tests/tools/docs.sh

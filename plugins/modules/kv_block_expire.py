@@ -72,6 +72,13 @@ options:
     description:
       - How many blocks may be there in all, in the same way. Only with O(path).
     type: int
+  stopped:
+    description:
+      - For stores that lose blocks only while their engine is stopped, for example V(lmcache_disk). Before and during
+        the pass makes sure that no process of the host holds or uses the directory and that no unit of the tier is
+        active, and refuses otherwise. Without it such a store is always refused. Needs root.
+    type: bool
+    default: false
   trust_clock:
     description:
       - Expire although the clock jumped since the last pass. Only for a clock that is known to be right now.
@@ -105,6 +112,11 @@ EXAMPLES = r"""
     owner: vllm
     retention_minutes: 60
     max_bytes: 20G
+
+- name: Expire the chunks of an LMCache that is stopped
+  llmhost.hardening.kv_block_expire:
+    tier: lmcache
+    stopped: true
 """
 
 RETURN = r"""
@@ -182,6 +194,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     blockinfo,
     datamap,
     expiry,
+    holders,
     judge,
     mapkeys,
 )
@@ -215,7 +228,7 @@ def _target(params: dict) -> dict:
 def _pass(tier: dict, check: bool, params: dict) -> tuple:
     """The record of one pass as the account, the first paths that it deleted, and how many they were."""
 
-    def work() -> list:
+    def work(stopped=None) -> list:
         listed: list = []
         count = 0
 
@@ -232,11 +245,15 @@ def _pass(tier: dict, check: bool, params: dict) -> tuple:
             trust_clock=params["trust_clock"],
             max_seconds=params["max_seconds"],
             on_delete=note,
+            stopped=stopped,
             **options,
         )
         return [record, listed, count]
 
-    return tuple(account.as_owner(tier["owner"], work))
+    if not params["stopped"]:
+        return tuple(account.as_owner(tier["owner"], work))
+    with holders.sentinel(tier) as stopped:
+        return tuple(account.as_owner(tier["owner"], lambda: work(stopped)))
 
 
 def main() -> None:
@@ -251,6 +268,7 @@ def main() -> None:
             "retention_minutes": {"type": "int"},
             "max_bytes": {"type": "str"},
             "max_files": {"type": "int"},
+            "stopped": {"type": "bool", "default": False},
             "trust_clock": {"type": "bool", "default": False},
             "max_seconds": {"type": "int", "default": 3000},
         },

@@ -27,10 +27,10 @@ What `store` may be in the [data map](data-map.md), and all that this collection
 is a stranger: it is reported and never touched. Files expire by the time of their last write.
 
 - *block*: holds KV; expires. *temp*: an unfinished write or a probe; goes after `tmp_grace_minutes`. *config*: stays.
-- *live*: blocks may be deleted while the engine runs. *stopped*: expiry refuses while a process of the tier's services
-  runs, or while nobody can tell which engine that is, and works when it is stopped.
-- Evidence: *observed* means that a real writer made these names in our tests, *from source* that they were read in the
-  engine's source or documentation and not run.
+- *live*: blocks may be deleted while the engine runs. *stopped*: only `kvtier expire --stopped`, which cron calls too,
+  deletes them, after it made sure that nothing on the host holds or uses the tier ([kvtier.md](kvtier.md)).
+- Evidence: *observed*: a real writer made these names in our tests. *from source, not run*: they were read
+  in the engine's source or documentation. For each store the tests make a tree of all these names, and of hostile ones.
 
 Names are regular expressions for one path component each; `/` stands between components. `lost+found` and
 `CACHEDIR.TAG` at the root of a tier are known in every store.

@@ -17,6 +17,7 @@ import traceback
 from pathlib import Path
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.caps import CappedWalk
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.datamap import STATE_ROOT
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.mapkeys import KEYS
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.stores import STORES
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.walk import Policy
@@ -172,6 +173,13 @@ def make_state(root: Path, tier: dict) -> Path:
     root.chmod(0o755)
     os.chown(path, tier["owner"], tier["owner"])
     return path
+
+
+def remember_in(monkeypatch, root: Path, function) -> None:
+    """Passes by this function remember what they did below root, unless told otherwise."""
+    defaults = function.__defaults__
+    at = defaults.index(STATE_ROOT)
+    monkeypatch.setattr(function, "__defaults__", (*defaults[:at], str(root), *defaults[at + 1 :]))
 
 
 def walked(tree: Tree, policy: Policy = POLICY, store=VLLM, **options):

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A fixture tree per store: paths as a real writer names them, and what the registry has to take each of them for.
 
-`Tree.make` lays one out on disk. Hostile names, which are strangers in every store whose names say something, are
-added to each directory level.
+`Tree.make` lays one out on disk. Each directory of each tree also gets names that anybody may leave there, which are
+strangers in every store; where a model, a client or an operator has a say in a block's name, blocks get hostile ones.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 H = "0123456789abcdef" * 4
@@ -55,6 +55,11 @@ class Tree:
         for part in [*reversed(directory.relative_to(root).parents), directory.relative_to(root)]:
             (root / part).mkdir(mode=0o700, exist_ok=True)
             os.chown(root / part, uid, -1)
+
+
+# What anybody who may write there can leave: newline, invalid UTF-8, the longest name, a terminal's commands, options.
+HOSTILE = ("new\nline", "\udcff\udcfe", "z" * 255, "\x1b[2J\x1b]0;owned\x07", "-rf", "$(reboot)", " ", "\u202egnp.bin")
+_MODEL = "\udcff\x1b[2J$(reboot) -rf"
 
 
 _HASHED: dict[str, tuple[str, ...]] = {
@@ -187,3 +192,25 @@ TREES: dict[str, Tree] = {
         stranger_dirs=("x",),
     ),
 }  # fmt: skip
+
+# Blocks whose name a model, a client or an operator chose in part.
+HOSTILE_BLOCKS: dict[str, tuple[str, ...]] = {
+    "vllm_fs": (f"{_MODEL}_{'0' * 12}_r0/000/00_g0/{H}.bin", f"{'z' * 239}_{'0' * 12}_r0/000/00_g0/{H}.bin"),
+    "llmd_fs": (f"{_MODEL}_{'0' * 12}_r0/000/00_g0/{H}.bin", f"{'z' * 239}_{'0' * 12}_r0/000/00_g0/{H}.bin"),
+    "lmcache_fs": (f"{_MODEL}@1@0@7f@half.data", f"{'z' * 237}@1@0@7f@half.data", f"{SERVER_KEY}@{_MODEL}.data"),
+    "lmcache_disk": (f"{_MODEL}@1@0@7f@half.pt", f"{'z' * 239}@1@0@7f@half.pt"),
+    "sglang_file": (f"{H}_{_MODEL}_0_1.bin", f"{H}_{'z' * 186}.bin"),
+    "sglang_nixl": (f"00/{H}_{_MODEL}", f"00/{H}_{'z' * 190}"),
+    "llamacpp_slots": (_MODEL, "\udcff\n"),
+}
+
+
+def _with_hostile(name: str, tree: Tree) -> Tree:
+    directories = {path.rpartition("/")[0] for path in (*tree.blocks, *tree.temps, *tree.configs)}
+    directories |= {part for path in directories for part in ("", path.partition("/")[0])}
+    taken = {*tree.blocks, *tree.strangers}
+    left = {f"{at}/{one}".lstrip("/") for at in directories for one in HOSTILE} - taken
+    return replace(tree, blocks=tree.blocks + HOSTILE_BLOCKS.get(name, ()), strangers=(*tree.strangers, *sorted(left)))
+
+
+TREES = {name: _with_hostile(name, tree) for name, tree in TREES.items()}

@@ -13,7 +13,7 @@ import sys
 import time
 
 import pytest
-from fixtures import HOSTILE_NAMESPACE, NOBODY, Tree, make_state, public_directory, tier_for
+from fixtures import HOSTILE_NAMESPACE, NOBODY, Tree, make_state, public_directory, remember_in, tier_for
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     cli,
@@ -43,9 +43,7 @@ class Host:
             self.tiers.append(tier)
         document = {"schema": 1, "host": "h", "prompt_log_retention_minutes": 1440, "tiers": self.tiers}
         monkeypatch.setattr(datamap, "load", lambda path: document)
-        monkeypatch.setattr(
-            expiry.expire, "__defaults__", (True, False, expiry.MAX_SECONDS, str(root / "state"), None, 1, False)
-        )
+        remember_in(monkeypatch, root / "state", expiry.expire)
         monkeypatch.setattr(state.read_run, "__defaults__", (str(root / "state"),))
         monkeypatch.setattr(discovery, "engines", lambda *_: [])
         self.logged = []

@@ -16,6 +16,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     datamap,
     evidence_host,
     evidence_tier,
+    namespaces,
     posture,
 )
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.discovery import Found, Process
@@ -339,8 +340,18 @@ def test_numbers_that_are_not_known_are_not_reported():
     assert facts["reachable"] is None and facts["loose"] is None and facts["blocks"] is None
 
 
-def test_dead_namespaces_are_said_not_to_be_judged():
+def test_dead_namespaces_fail_with_the_command_and_what_is_unknown_is_said():
     assert judge(evidence())["KV-08"]["evidence"]["dead_namespaces"] == "not judged"
+    given = evidence()
+    given.dead = namespaces.Judgement(unknown="no engine of the tier is running")
+    found = judge(given)["KV-08"]
+    assert found["status"] == "pass"
+    assert found["evidence"]["dead_namespaces"] == "cannot tell: no engine of the tier is running"
+    given.dead = namespaces.Judgement([namespaces.Namespace("old\x1b[2J_00000000dead", blocks=3, size=48)])
+    found = judge(given)["KV-08"]
+    assert found["status"] == "fail" and "1 dead namespaces with 48 bytes" in found["message"]
+    assert found["remedy"] == "kvtier expire chat --dead-namespaces"
+    assert found["evidence"]["dead_namespaces"][0]["blocks"] == 3 and found["message"].isprintable()
 
 
 def test_names_in_messages_cannot_drive_a_terminal():

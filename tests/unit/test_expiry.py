@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -23,7 +22,6 @@ from fixtures import (
     POLICY,
     Tree,
     digest,
-    in_child,
     make_state,
     mount,
     public_directory,
@@ -82,6 +80,33 @@ def test_a_pass_deletes_what_ended_and_records_it(place):
     assert record["last_full"] == record["last_success"] == record["started"]
     assert {key: result[key] for key in record} == record
     assert record["oldest_mtime"] == place.tree.now - 60
+
+
+def test_the_summary_adds_up(place):
+    place.tier["max_files"] = 3
+    for number in range(4):
+        place.tree.block(number, 4000, size=100)
+    for number in range(10, 14):
+        place.tree.block(number, 600 - number, size=10)
+    place.tree.temp(20, 700), place.tree.temp(21, 60), place.tree.config(9000)
+    os.link(place.tree.path(place.tree.block(30, 5000)), place.tree.root.parent / "copy")
+    place.tree.put("notes", 9000)
+    result = place.expire()
+    assert (result["seen"], result["expired"], result["capped"], result["temps_removed"]) == (12, 4, 1, 1)
+    assert result["freed"] == 4 * 100 + 10 + 16 and result["kept"] == result["blocks"] == 4
+    assert (result["overdue"], result["leftovers"], result["strangers"], result["hardlinks"]) == (1, 0, 1, 1)
+    assert 5000 <= result["oldest_age"] < 5100 and sum(count for _bound, count in result["ages"]) == 4
+    assert result["errors"] == {} and result["seconds"] > 0
+
+
+def test_every_field_of_the_summary_is_documented(place):
+    place.tree.block(1, 4000)
+    page = (Path(__file__).resolve().parents[2] / "docs/kvtier.md").read_text()
+    told = page.partition("## JSON of `expire --json`")[2].partition("\n## ")[0]
+    missing = {key for key in place.expire() if f"`{key}`" not in told}
+    assert missing == set()
+    for code, meaning in expiry.EXIT_CODES.items():
+        assert f"| {code} | {meaning} |" in page
 
 
 def test_listing_deletes_and_records_nothing(place):
@@ -480,53 +505,6 @@ def test_a_killed_run_frees_the_lock_and_is_on_record_as_not_finished(place):
     record = place.record()
     assert record["started"] > 0 and record["finished"] is None and record["exit"] is None
     assert place.expire()["exit"] == expiry.OK and place.tree.files() == set()
-
-
-def test_a_run_killed_at_any_call_leaves_a_valid_store(tmp_path, monkeypatch):
-    """Kills a run before its N-th call into the operating system, for each third N up to its end."""
-    monkeypatch.setattr(discovery, "engines", lambda *_: [])
-    points, number = 0, -2
-    while True:
-        number += 3
-        place = Place(tmp_path / str(number), max_files=2)
-        gone = {place.tree.block(one, 4000) for one in range(2)} | {place.tree.temp(4, 700)}
-        capped = {place.tree.block(10, 900)}
-        kept = {place.tree.block(one, 60) for one in range(20, 22)} | {place.tree.config(), place.tree.temp(5, 60)}
-        empty = place.tree.directory(f"{NAMESPACE}_r0/abc/de_g0", 4000)
-        place.expire(delete=False)
-        before = place.tree.files()
-
-        def run(place=place, at=number):
-            calls = 0
-
-            def count(frame, event, argument):
-                nonlocal calls
-                if event == "c_call" and getattr(argument, "__module__", None) in ("posix", "fcntl", "_io"):
-                    calls += 1
-                    if calls == at:
-                        os.kill(os.getpid(), signal.SIGKILL)
-
-            sys.setprofile(count)
-            place.expire(workers=1)
-            sys.setprofile(None)
-
-        status = in_child(run)
-        left, record = place.tree.files(), place.record()
-        assert kept <= left <= before and before - left <= gone | capped
-        assert not (capped - left) or not (gone & left), "the cap may take only what is left after age"
-        if status == 0:
-            assert left == kept and record["exit"] == expiry.OK
-            break
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        points += 1
-        if left != before and left != kept:
-            assert record is not None and record["finished"] is None and record["exit"] is None
-        assert place.expire()["exit"] == expiry.OK
-        assert place.tree.files() == kept and place.record()["exit"] == expiry.OK
-        assert empty not in place.tree.dirs()
-        assert [path.name for path in place.state.iterdir() if path.is_file()] == [state.RECORD]
-        assert list(place.state.rglob("*.tmp")) == []
-    assert points > 50
 
 
 # -- the record

@@ -8,10 +8,26 @@ import os
 
 import pytest
 import yaml
-from fixtures import HOSTILE_NAMESPACE, NOBODY, Tree, full_tree, make_state, public_directory, strings, tier_for
+from fixtures import (
+    HOSTILE_NAMESPACE,
+    NOBODY,
+    Tree,
+    full_tree,
+    make_state,
+    public_directory,
+    remember_in,
+    strings,
+    tier_for,
+)
 from module_runner import run
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, discovery, expiry, state
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
+    datamap,
+    discovery,
+    expiry,
+    holders,
+    state,
+)
 from ansible_collections.llmhost.hardening.plugins.modules import kv_block_expire
 
 
@@ -139,6 +155,21 @@ def test_an_unsafe_engine_fails_the_task(tree, monkeypatch):
     assert tree.ended <= tree.files()
 
 
+def test_a_store_whose_engine_must_be_stopped_needs_the_word_and_the_look(place, monkeypatch):
+    tree = Tree(place / "kv")
+    old = tree.put("m@1@0@7f@half.pt", 4000)
+    tree.give(NOBODY)
+    result = expire(tree, store="lmcache_disk")
+    assert result["failed"] and "(module kv_block_expire: stopped)" in result["msg"] and old in tree.files()
+    answers = ["not stopped: pid 7 has it open"]
+    monkeypatch.setattr(holders, "in_use", lambda tier, family: answers[0])
+    result = expire(tree, store="lmcache_disk", stopped=True)
+    assert result["failed"] and "pid 7 has it open" in result["msg"] and old in tree.files()
+    answers[0] = None
+    assert expire(tree, check=True, store="lmcache_disk", stopped=True)["deleted"] == [old]
+    assert expire(tree, store="lmcache_disk", stopped=True)["deleted"] == [old] and tree.files() == set()
+
+
 def test_a_pass_that_another_one_excludes_fails_the_task(tree):
     tier = {**tier_for(tree.root), "path": str(tree.root)}
     with state.locked(tier, None):
@@ -152,9 +183,7 @@ def test_a_tier_of_the_map_is_expired_with_its_state(tree, place, monkeypatch):
     monkeypatch.setattr(datamap, "load", lambda: document)
     monkeypatch.setattr(datamap, "validate", lambda given, source: given)
     directory = make_state(place / "state", tier)
-    monkeypatch.setattr(
-        expiry.expire, "__defaults__", (True, False, expiry.MAX_SECONDS, str(place / "state"), None, 1, False)
-    )
+    remember_in(monkeypatch, place / "state", expiry.expire)
     assert run("kv_block_expire", check=True, tier="chat")["deleted_count"] == 3
     assert list(directory.iterdir()) == []
     result = run("kv_block_expire", tier="chat", data_map=document)

@@ -7,8 +7,11 @@ from __future__ import annotations
 import os
 import re
 import time
+from pathlib import Path
 
+import jinja2
 import pytest
+import yaml
 from store_trees import TREES
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import discovery, stores, walk
@@ -312,3 +315,35 @@ def test_what_is_not_live_safe_refuses_under_a_running_engine_and_expires_when_i
 def test_a_level_knows_no_names_but_its_own():
     level = Dir()
     assert level.dir_for("x") is None and level.file_for("x") is None
+
+
+# -- what cron is told
+
+
+def cron_lines(*tiers):
+    """The job lines of /etc/cron.d/llmhost for these tiers."""
+    role = Path(__file__).resolve().parents[2] / "roles/kv_retention"
+    variables = yaml.safe_load((role / "vars/main.yml").read_text())
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(role / "templates"), trim_blocks=True)
+    text = environment.get_template("cron.j2").render(
+        ansible_managed="",
+        __kv_retention_host={"data_map": {"tiers": tiers}},
+        __kv_retention_stopped_stores=variables["__kv_retention_stopped_stores"],
+        kv_retention_audit_every_minutes=15,
+    )
+    return [line for line in text.splitlines() if " expire " in line]
+
+
+def test_cron_has_root_look_where_the_engine_must_be_stopped_and_nowhere_else():
+    for name in WITH_FILES:
+        tier = {
+            "name": "t",
+            "store": name,
+            "path": "/x",
+            "state": "present",
+            "owner": "vllm",
+            "expire_every_minutes": 5,
+        }
+        (line,) = cron_lines(tier)
+        user, stopped = ("vllm", "") if STORES[name].live else ("root", " --stopped")
+        assert line == f"*/5 * * * * {user} /usr/local/sbin/kvtier expire t{stopped} >/dev/null 2>&1"

@@ -12,14 +12,32 @@ import sys
 import syslog
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Callable
 
-from . import account, controls, datamap, expiry, fsio, metrics, mounts, prepare, state, walk
+from . import (
+    account,
+    clock,
+    controls,
+    datamap,
+    discovery,
+    expiry,
+    fsio,
+    holders,
+    metrics,
+    mounts,
+    namespaces,
+    prepare,
+    progress,
+    state,
+    walk,
+)
 from .datamap import Document, MapError, Tier
+from .workers import default_workers
 
 VERSION = "0.1.0"
 _FAILED_CONTROLS = 1
 MAX_LISTED = 1000
+_STATUS_SECONDS = 2.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,7 +83,22 @@ def _parser() -> argparse.ArgumentParser:
         "--trust-clock", action="store_true", help="expire although the clock jumped; the time is right now"
     )
     command.add_argument("--max-seconds", type=float, default=expiry.MAX_SECONDS, metavar="N")
+    command.add_argument("--full", action="store_true", help="read every directory, also those that did not change")
+    command.add_argument(
+        "--workers", type=int, choices=range(1, 65), metavar="N", help="processes (default: half the cores, 2 to 8)"
+    )
     command.add_argument("--json", action="store_true")
+    special = command.add_mutually_exclusive_group()
+    special.add_argument(
+        "--stopped",
+        action="store_true",
+        help="for stores whose engine must be stopped: make sure that nothing holds the named tier, then expire (root)",
+    )
+    special.add_argument(
+        "--dead-namespaces",
+        action="store_true",
+        help="instead: delete what no configuration of the running engine can read any more",
+    )
     command.set_defaults(run=_expire)
 
     command = commands.add_parser("audit", help="judge all tiers against their controls (root)")
@@ -102,21 +135,24 @@ def _prepare(document: Document, options: argparse.Namespace) -> int:
 
 def _expire(document: Document, options: argparse.Namespace) -> int:
     known = datamap.file_tiers(document)
+    if (options.stopped or options.dead_namespaces) and not options.tier:
+        raise KeyError("name the tier that --stopped or --dead-namespaces is for")
     tiers = [datamap.tier_named(document, name) for name in options.tier] or known
     for tier in tiers:
         if tier not in known:
             raise KeyError(f"tier {tier['name']} has nothing to expire (state {tier['state']})")
     worst = expiry.OK
     results = []
+    tell = purge_summary if options.dead_namespaces else summary
     for tier in tiers:
         result = _expire_one(tier, options)
         results.append(result)
         level = syslog.LOG_INFO if result["exit"] == expiry.OK else syslog.LOG_WARNING
-        syslog.syslog(level, summary(result))
+        syslog.syslog(level, tell(result))
         if not options.json:
             for path in result.get("would_delete", ()):
                 _say(path)
-            _say(summary(result))
+            _say(tell(result))
         worst = max(worst, result["exit"])
     if options.json:
         _say(json.dumps(results, indent=2, sort_keys=True))
@@ -124,9 +160,14 @@ def _expire(document: Document, options: argparse.Namespace) -> int:
 
 
 def _expire_one(tier: Tier, options: argparse.Namespace) -> dict[str, Any]:
-    def work() -> dict[str, Any]:
+    shown = progress.at_terminal(tier["name"], sys.stderr)
+
+    def work(stopped: Callable[[], str | None] | None = None) -> dict[str, Any]:
+        if options.dead_namespaces:
+            return namespaces.purge(tier, delete=not options.dry_run)
         listed: list[str] = []
         due = 0
+        told = (lambda path, kind: shown.deleted()) if shown else None
 
         def note(path: str, kind: str) -> None:
             nonlocal due
@@ -139,7 +180,11 @@ def _expire_one(tier: Tier, options: argparse.Namespace) -> dict[str, Any]:
             delete=not options.dry_run,
             trust_clock=options.trust_clock,
             max_seconds=options.max_seconds,
-            on_delete=note if options.dry_run else None,
+            on_delete=note if options.dry_run else told,
+            stopped=stopped,
+            progress=shown.directory if shown else None,
+            workers=options.workers or (None if options.dry_run else default_workers()),
+            full=options.full,
         )
         return {**result, "would_delete": listed, "would_delete_count": due} if options.dry_run else result
 
@@ -149,9 +194,17 @@ def _expire_one(tier: Tier, options: argparse.Namespace) -> dict[str, Any]:
     except KeyError:
         return expiry.failed(tier, expiry.REFUSED, f"there is no account {tier['owner']}; run the harden playbook")
     try:
-        result: dict[str, Any] = account.as_owner(tier["owner"], work)
+        if not options.stopped:
+            result: dict[str, Any] = account.as_owner(tier["owner"], work)
+        else:
+            # Only root sees all processes, and the pass is not root: one process of ours stays root and looks for it.
+            with holders.sentinel(tier) as stopped:
+                result = account.as_owner(tier["owner"], lambda: work(stopped))
     except (OSError, RuntimeError) as error:
         return expiry.failed(tier, expiry.ERRORS, f"{tier['name']}: {error}")
+    finally:
+        if shown:
+            shown.end()
     return result
 
 
@@ -165,6 +218,21 @@ def summary(result: dict[str, Any]) -> str:
     if "would_delete_count" in result:
         line += f"; would delete {result['would_delete_count']} entries (dry run, at most {MAX_LISTED} listed)"
     return "; ".join([line, *result["messages"][:3]])
+
+
+def purge_summary(result: dict[str, Any]) -> str:
+    """One line about the dead namespaces of one tier."""
+    dead = result.get("dead", [])
+    line = "dead namespaces of %s: exit %d, %d dead, %d removed (%d blocks, %d bytes)" % (
+        result["tier"],
+        result["exit"],
+        len(dead),
+        len(result.get("removed", [])),
+        result.get("blocks", 0),
+        result.get("bytes", 0),
+    )
+    each = ("{name} ({blocks} blocks, {bytes} bytes)".format(**one) for one in dead)
+    return "; ".join([line, *each, *result["messages"][:3]])
 
 
 def _audit(document: Document, options: argparse.Namespace) -> int:
@@ -199,6 +267,9 @@ def _status(document: Document, options: argparse.Namespace) -> int:
     for tier in datamap.file_tiers(document, ("present", "vanished", "planned")):
         line, good = status_line(tier, now)
         _say(line)
+        dead = dead_line(tier)
+        if dead:
+            _say(dead)
         worst = max(worst, expiry.OK if good else _FAILED_CONTROLS)
     return worst
 
@@ -231,6 +302,24 @@ def status_line(tier: Tier, now: float) -> tuple[str, bool]:
     if ago > 2 * 60 * tier["expire_every_minutes"]:
         return f"{line}: STALE. Look at systemctl status cron and /etc/cron.d/llmhost", False
     return f"{line}: good", True
+
+
+def dead_line(tier: Tier) -> str | None:
+    """What a tier holds that its engine cannot read any more, in one line with what to do; None if nothing is known."""
+    try:
+        engines = discovery.engines(tier, account.uid_of(tier["owner"]))
+        with fsio.opened(tier["path"]) as fd:
+            until = time.monotonic() + _STATUS_SECONDS
+            judged = namespaces.judge(tier, fd, engines, discovery.processes(), clock.synchronised(), until)
+    except (OSError, KeyError, fsio.UnsafePath):
+        return None
+    if judged.unknown or not judged.dead:
+        return None
+    names = ", ".join(walk.printable(one.name) for one in judged.dead[:3])
+    return (
+        f"  {len(judged.dead)} dead namespaces, {sum(one.size for one in judged.dead) >> 20} MiB ({names}): "
+        f"kvtier expire {tier['name']} --dead-namespaces"
+    )
 
 
 def _age(seconds: float) -> str:

@@ -184,11 +184,15 @@ def version_of(process: Process, engine: Engine, proc: str = "/proc") -> tuple[s
     return version, where[len(root) :]
 
 
+def started(process: Process) -> float:
+    """When a process started, in seconds since the epoch by today's clock."""
+    return process.start_time / os.sysconf("SC_CLK_TCK") + time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def _younger_than(path: str, process: Process) -> bool:
     """Was path made after the process started? Then it is not what the process runs."""
-    started = process.start_time / os.sysconf("SC_CLK_TCK") + time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     try:
-        return os.stat(path).st_ctime > started + 0.1
+        return os.stat(path).st_ctime > started(process) + 0.1
     except OSError:
         return True
 
@@ -283,7 +287,11 @@ def _no(tier: Tier, entry: Found, verdict: bool | None) -> str:
             f"stop {' '.join(tier['services'])} or run the engine from an installed package"
         )
     if not store.live:
-        return f"blocks of {store.name} must not be deleted while the engine runs ({where}): stop it first"
+        stop = f"run systemctl stop {' '.join(tier['services'])}" if tier["services"] else "stop it"
+        return (
+            f"blocks of {store.name} must not be deleted while the engine runs ({where}): {stop}, "
+            f"then kvtier expire --stopped {tier['name']}"
+        )
     wanted = ".".join(map(str, store.live_from or ()))
     return (
         f"{store.engine} {entry.version} in {where} may hang when a block vanishes: "

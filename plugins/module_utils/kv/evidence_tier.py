@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import clock, discovery, encryption, evidence_host, fsio, posture, state, walk
+from . import clock, discovery, encryption, evidence_host, fsio, namespaces, posture, state, walk
 from .datamap import Document, Tier
 from .encryption import Roots, Storage
 from .evidence_host import Account, Cron, Unit
@@ -103,6 +103,7 @@ class Evidence:
     units: dict[str, Unit] = field(default_factory=dict)
     engines: Sequence[discovery.Found] = ()
     record: dict[str, Any] | None = None
+    dead: namespaces.Judgement | None = None
 
     @property
     def owner(self) -> int:
@@ -221,4 +222,17 @@ def collect(tier: Tier, host: Host, deadline: float | None = None, roots: Roots 
     views = (look_as(one, place, evidence.storage.device, roots) for one in processes)
     evidence.views = [view for view in views if view is not None]
     evidence.tree = survey_tier(tier, evidence.owner, host.now, deadline)
+    evidence.dead = look_for_dead(evidence, deadline)
     return evidence
+
+
+def look_for_dead(evidence: Evidence, deadline: float | None) -> namespaces.Judgement | None:
+    """What no running engine of the tier can read any more; None if the tier cannot be read."""
+    host, tier = evidence.host, evidence.tier
+    if host.processes is None:
+        return namespaces.Judgement(unknown="processes cannot be seen")
+    try:
+        with fsio.opened(tier["path"]) as fd:
+            return namespaces.judge(tier, fd, evidence.engines, host.processes, host.clock, deadline)
+    except (OSError, KeyError, fsio.UnsafePath):
+        return None

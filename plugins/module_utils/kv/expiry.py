@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from . import account, clock, discovery, fsio, mounts, state
 from .datamap import STATE_ROOT, Tier
@@ -75,24 +75,44 @@ class Pacer:
             return 0.0
 
 
+class Hooks(NamedTuple):
+    """What the caller of a pass wants to be told or asked; see expire()."""
+
+    on_delete: Callable[[str, str], None] | None = None
+    stopped: Callable[[], str | None] | None = None
+    progress: Callable[[], None] | None = None
+
+
 class Watch:
     """Called once per directory: paces the pass, and ends it when the tier's path is no longer the open directory.
 
     Descriptors outlive a lazy umount and a rename, so without this a pass would go on in a tree that is no tier now.
+    Where the engine has to be stopped, it is asked again and again whether it still is.
     """
 
     every = 1.0  # seconds
+    # A fifth of the time at most goes into looking at processes.
+    stopped_every, stopped_share = 0.2, 4
 
-    def __init__(self, tier: Tier, fd: int) -> None:
-        self.tier, self.fd, self.pacer = tier, fd, Pacer()
-        self.looked = self.due = time.monotonic()
+    def __init__(self, tier: Tier, fd: int, hooks: Hooks | None = None) -> None:
+        self.tier, self.fd, self.pacer, self.hooks = tier, fd, Pacer(), hooks or Hooks()
+        self.progress = self.hooks.progress
+        self.looked = self.ask_at = self.due = time.monotonic()
 
     def __call__(self) -> None:
         """Raises Stop."""
+        if self.progress is not None:
+            self.progress()
         now = time.monotonic()
         if now < self.due:
             return
-        self.due = now + min(self.every, Pacer.every)
+        self.due = now + min(self.every, self.stopped_every)
+        if self.hooks.stopped is not None and now >= self.ask_at:
+            why = self.hooks.stopped()
+            if why is not None:
+                raise Stop(why)
+            ended = time.monotonic()
+            self.ask_at = ended + max(self.stopped_every, self.stopped_share * (ended - now))
         self.pacer()
         if now - self.looked < self.every:
             return
@@ -132,7 +152,7 @@ class _Options:
     delete: bool
     trust_clock: bool
     max_seconds: float
-    on_delete: Callable[[str, str], None] | None
+    hooks: Hooks
     workers: int
     full: bool
 
@@ -144,19 +164,25 @@ def expire(
     max_seconds: float = MAX_SECONDS,
     state_root: str | None = STATE_ROOT,
     on_delete: Callable[[str, str], None] | None = None,
+    stopped: Callable[[], str | None] | None = None,
+    progress: Callable[[], None] | None = None,
     workers: int | None = None,
     full: bool = False,
 ) -> dict[str, Any]:
     """One pass over a tier, as the tier's own account; the record that it left.
 
     delete=False only lists, through on_delete, and records nothing. max_seconds bounds the pass; the next one goes on
-    where it stopped. state_root None: a directory that no data map declares; nothing is remembered about it.
-    workers: how many processes, None for default_workers(); full: read every directory although the last full pass is
-    less than full_pass_hours ago. The record has the keys of state.py and, once the walk began, those of
-    walk.Survey; `exit` is one of EXIT_CODES.
+    where it stopped. state_root None: a directory that no data map declares; nothing is remembered about it. stopped:
+    why the tier is in use, or None (holders.sentinel); it is asked before the first deletion and again and again, and
+    replaces what is asked about running engines. progress: called once per directory that is read. workers: how many
+    processes, None for default_workers(), or one where on_delete has to be called in order; full: read every directory
+    although the last full pass is less than full_pass_hours ago. The record has the keys of state.py and, once the walk
+    began, those of walk.Survey; `exit` is one of EXIT_CODES.
     """
     began = clock.now()
-    options = _Options(delete, trust_clock, max_seconds, on_delete, workers or default_workers(), full)
+    hooks = Hooks(on_delete, stopped, progress)
+    workers = workers or (1 if on_delete else default_workers())
+    options = _Options(delete, trust_clock, max_seconds, hooks, workers, full)
     with contextlib.ExitStack() as stack:
         try:
             lock_fd = stack.enter_context(state.locked(tier, state_root))
@@ -186,7 +212,7 @@ def _locked(
     _write(state_fd, record)
     detail: dict[str, Any] = {}
     try:
-        fd = _open_tier(tier, bool(before and before["mounted"]))
+        fd = open_tier(tier, bool(before and before["mounted"]))
     except Refused as error:
         record.update(exit=REFUSED, messages=[str(error)])
     else:
@@ -221,7 +247,8 @@ def _write(state_fd: int | None, record: dict[str, Any]) -> str | None:
     return None
 
 
-def _open_tier(tier: Tier, was_mounted: bool) -> int:
+def open_tier(tier: Tier, was_mounted: bool) -> int:
+    """The open root of a tier if it is the declared place and the account's; else Refused."""
     try:
         uid = account.uid_of(tier["owner"])
         fd, _ancestors = fsio.open_path(tier["path"])
@@ -245,12 +272,27 @@ def _open_tier(tier: Tier, was_mounted: bool) -> int:
     return fd
 
 
+def _gate(tier: Tier, uid: int, stopped: Callable[[], str | None] | None) -> discovery.Gate:
+    """May this pass delete? A store that needs its engine stopped needs somebody who can see that it is."""
+    if stopped is not None:
+        why = stopped()
+        return discovery.Gate(why is None, why or "nothing holds the tier", None, "all processes of the host")
+    gate = discovery.live_gate(tier, discovery.engines(tier, uid))
+    if gate.allowed and not STORES[tier["store"]].live:
+        reason = (
+            f"blocks of {tier['store']} go only while its engine is stopped, and only root can see that: "
+            f"run kvtier expire --stopped {tier['name']} as root (module kv_block_expire: stopped)"
+        )
+        return discovery.Gate(False, reason, gate.version, gate.source)
+    return gate
+
+
 def _walk(
     tier: Tier, fd: int, record: dict[str, Any], options: _Options, state_fd: int | None, began: dict[str, Any]
 ) -> dict[str, Any]:
     uid = account.uid_of(tier["owner"])
     jump = None if options.trust_clock else clock.problem(record["clock"], began, clock.synchronised() is True)
-    gate = discovery.live_gate(tier, discovery.engines(tier, uid))
+    gate = _gate(tier, uid, options.hooks.stopped)
     record["mounted"] = mounts.is_mountpoint(fd)
     if jump is None:
         record["clock"] = began
@@ -265,8 +307,8 @@ def _walk(
             delete=options.delete and may,
             deadline=time.monotonic() + options.max_seconds,
             start_at=record["resume"],
-            pause=Watch(tier, fd),
-            on_delete=options.on_delete if may else None,
+            pause=Watch(tier, fd, options.hooks),
+            on_delete=options.hooks.on_delete if may else None,
             workers=options.workers,
             index=index,
             full=options.full or _full_pass_due(tier, record["last_full"], began["wall"]),
@@ -280,7 +322,19 @@ def _walk(
         record[name] = getattr(found, name)
     full = may and found.complete and not found.skipped and not found.errors
     record.update(full=full, messages=messages, exit=_exit_code(found, gate.allowed, jump, left))
-    return {**vars(found), "version": gate.version, "version_source": printable(gate.source)}
+    totals = _totals(found, began["wall"])
+    return {**vars(found), **totals, "version": gate.version, "version_source": printable(gate.source)}
+
+
+def _totals(found: Survey, now: float) -> dict[str, Any]:
+    """What a person asks of a pass, out of its counts."""
+    return {
+        "seen": found.blocks + found.temps + found.configs + found.expired + found.capped + found.temps_removed,
+        "freed": found.expired_bytes + found.capped_bytes + found.temp_bytes_removed,
+        "kept": found.blocks,
+        "leftovers": found.stale_temps,
+        "oldest_age": None if found.oldest_mtime is None else max(0, int(now - found.oldest_mtime)),
+    }
 
 
 def _full_pass_due(tier: Tier, last: float | None, now: float) -> bool:

@@ -196,15 +196,15 @@ def _judge_run(evidence: Evidence, parts: Parts) -> None:
 
 
 def no_leftovers(evidence: Evidence) -> Verdict:
-    """KV-08. Namespaces that no running engine reads any more are not judged in this version, and it says so."""
-    parts, tree, survey = Parts(), evidence.tree, evidence.tree.survey
+    """KV-08. Which namespaces nobody reads any more is only known while the engine runs; else it says why not."""
+    parts, tree, survey, dead = Parts(), evidence.tree, evidence.tree.survey, evidence.dead
     stale_temps, strangers = counted(evidence, "stale_temps"), counted(evidence, "strangers")
     facts: dict[str, Any] = {
         "stale_temps": stale_temps,
         "stale_temp_bytes": survey.stale_temp_bytes if survey else None,
         "strangers": strangers,
         "names": tree.foreign,
-        "dead_namespaces": "not judged",
+        "dead_namespaces": dead.evidence() if dead else "not judged",
         "complete": tree.complete,
     }
     if stale_temps:
@@ -216,6 +216,12 @@ def no_leftovers(evidence: Evidence) -> Verdict:
         parts.fail(
             "%d unknown entries%s" % (strangers, f": {names}" if names else ""),
             "move away what does not belong to the store; it is never deleted by us",
+        )
+    if dead is not None and dead.dead:
+        parts.fail(
+            "%d dead namespaces with %d bytes: %s"
+            % (len(dead.dead), sum(one.size for one in dead.dead), ", ".join(one.name for one in dead.dead[:3])),
+            "kvtier expire {} --dead-namespaces".format(evidence.tier["name"]),
         )
     if not seen_whole(evidence):
         parts.unknown(tree.gap, _MORE_TIME)

@@ -22,6 +22,7 @@ from .stores_model import (
     Dir,
     Engine,
     File,
+    Namespaces,
     Store,
     Version,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "Dir",
     "Engine",
     "File",
+    "Namespaces",
     "Store",
     "Version",
     "live_safe",

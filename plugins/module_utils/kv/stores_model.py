@@ -97,6 +97,19 @@ class Engine:
 
 
 @dataclass(frozen=True)
+class Namespaces:
+    """How a store keeps the blocks of different engine configurations apart: by names of directories at its root.
+
+    home: a directory that each start of an engine with this configuration writes into, from version touched_from on.
+    blocks: those of its blocks. Group 1 of both is the namespace.
+    """
+
+    home: Pattern[str]
+    blocks: Pattern[str]
+    touched_from: Version
+
+
+@dataclass(frozen=True)
 class Store:
     """One place where an engine keeps KV state.
 
@@ -104,6 +117,7 @@ class Store:
     live: may blocks be deleted under a running engine? `live_from` is the first engine version where they may,
     None with live=True means every version; live=False means only when stopped.
     evidence: OBSERVED if a real writer made these names here, else FROM_SOURCE.
+    namespaces: None if what no configuration can read any more cannot be told by names and times.
     """
 
     name: str
@@ -117,6 +131,7 @@ class Store:
     default_paths: tuple[str, ...] = ()
     dangers: tuple[Danger, ...] = field(default_factory=tuple)
     evidence: str = FROM_SOURCE
+    namespaces: Namespaces | None = None
 
     @property
     def has_files(self) -> bool:

@@ -4,7 +4,21 @@
 
 from __future__ import annotations
 
-from .stores_model import BLOCK, CONFIG, FROM_SOURCE, OBSERVED, TEMP, Danger, Dir, Engine, File, Store, name, program
+from .stores_model import (
+    BLOCK,
+    CONFIG,
+    FROM_SOURCE,
+    OBSERVED,
+    TEMP,
+    Danger,
+    Dir,
+    Engine,
+    File,
+    Namespaces,
+    Store,
+    name,
+    program,
+)
 
 _VLLM_PROGRAM = "vllm"
 
@@ -49,6 +63,8 @@ STORES = (
         live_from=(0, 28),
         removing="a missing block is a miss: it is computed again and stored again",
         evidence=OBSERVED,
+        # Each start writes config.json there, or only the probe for O_DIRECT (0.29.0 tiering/fs/manager.py, io.py).
+        namespaces=Namespaces(name(f"({_NAMESPACE})"), name(f"({_NAMESPACE})" + r"_r\d+"), (0, 27, 1)),
         dangers=(
             Danger(
                 "blocks are 0644 in 0755 directories under umask 022, and nothing deletes them by age",

