@@ -15,7 +15,7 @@ author:
 description:
   - Writes C(/usr/local/sbin/kvsweep) (the same code as the modules), one job for each bucket and key prefix, and
     C(/etc/cron.d/llmhost-sweep), which runs every job as root.
-  - A job may be wanted by tiers of several hosts. It keeps the shortest of their retentions and goes with the last tier.
+  - A job may be wanted by tiers of several hosts. It keeps the shortest of their retentions and goes with the last one.
   - Needs root. Asks the bucket nothing.
 extends_documentation_fragment:
   - llmhost.hardening.attributes

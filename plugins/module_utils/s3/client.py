@@ -19,6 +19,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from . import document, errors
@@ -28,6 +29,7 @@ try:
     import boto3.session
     import botocore.config
     import botocore.exceptions
+    import botocore.loaders
     import botocore.session
 
     BOTO_ERROR = None
@@ -118,6 +120,7 @@ class Bucket:
             if path is not None and not os.path.isfile(path):
                 raise S3Error(errors.USAGE, f"{path} is no file on {socket.gethostname()}", "name one that is there")
         core = botocore.session.Session(profile=settings.profile)
+        core.register_component("data_loader", _loader())
         if settings.credentials_file is not None:
             _closed(settings.credentials_file)
             core.set_config_variable("credentials_file", settings.credentials_file)
@@ -255,6 +258,12 @@ def _other_root(operation: str, wanted: str, root: str, size: int) -> S3Error:
         return S3Error(errors.UNREACHABLE, f"{operation}: a web page answered, not S3", fix)
     reason = f"{operation}: the server answered with a {root}, so it does not know the question"
     return S3Error(errors.UNSUPPORTED, reason, "use kvsweep instead of lifecycle rules")
+
+
+@lru_cache(maxsize=1)
+def _loader() -> Any:
+    """Descriptions of the service, which take longer to read than most calls: read once for all buckets."""
+    return botocore.loaders.create_loader()
 
 
 def _closed(path: str) -> None:

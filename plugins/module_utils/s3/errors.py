@@ -134,7 +134,7 @@ def _of_status(code: str, seen: Seen, region: str) -> S3Error:
         return S3Error(UNREACHABLE, f"the endpoint redirects{to}", "name that place" + region, shown)
     if status == 401 or status == 403:
         return S3Error(DENIED, *_CODES["AccessDenied"][1:], shown)
-    if status == 404:
+    if status == 404 and code in ("", "404", "NotFound"):
         return S3Error(NO_BUCKET, *_CODES["NoSuchBucket"][1:], shown)
     if status in (405, 501):
         return S3Error(UNSUPPORTED, *_CODES["NotImplemented"][1:], shown)

@@ -58,10 +58,8 @@ class Proof:
     folded: bool = False
     unread: dict[str, str] = field(default_factory=dict)
 
-    def note_key(self, key: str, keys: Keys, asked: str) -> bool:
-        """True if the key is the tier's; remembers what is not, and whether the server folds slashes."""
-        if not key.startswith(asked):
-            self.folded = True
+    def note_key(self, key: str, keys: Keys) -> bool:
+        """True if the key is the tier's; remembers what is not."""
         if keys.owns(key):
             return True
         self.strangers += 1
@@ -126,9 +124,10 @@ def prove(
     proof = Proof()
     allowed = allowed_minutes * 60
     budget = _Budget(max_entries, clock() + max_seconds, clock)
-    asked = listed_prefix(bucket, keys)
+    objects = VERSIONS if versioned else OBJECTS
+    asked = listed_prefix(bucket, keys, objects)
     proof.folded = asked != keys.prefix
-    for operation in (VERSIONS if versioned else OBJECTS, UPLOADS):
+    for operation in (objects, UPLOADS):
         try:
             _list(bucket, operation, keys, asked, allowed, proof, budget)
         except S3Error as error:
@@ -139,17 +138,31 @@ def prove(
     return proof
 
 
-def listed_prefix(bucket: Any, keys: Keys) -> str:
-    """The prefix to list the tier's keys by: on a server that folds slashes, keys with no prefix lie at the root."""
-    if keys.folded or keys.prefix == keys.folded or keys.shape is None:
+def listed_prefix(bucket: Any, keys: Keys, operation: str = OBJECTS) -> str:
+    """The prefix that the tier's keys really have, which a server that folds slashes made another.
+
+    Asked by a look at the first keys: some such servers fold the prefix of one listing and not of another, so a listing
+    by the wrong one would be empty and prove nothing.
+    """
+    if keys.prefix == keys.folded:
         return keys.prefix
+    operations = list(dict.fromkeys((OBJECTS, operation)))
+    for one in operations:
+        found = _first_keys(bucket, one, keys.prefix)
+        if found:
+            return keys.prefix if any(key.startswith(keys.prefix) for key in found) else keys.folded
+    for one in operations:
+        if keys.shape is not None and any(keys.owns(key) for key in _first_keys(bucket, one, keys.folded)):
+            return keys.folded
+    return keys.prefix
+
+
+def _first_keys(bucket: Any, operation: str, prefix: str) -> list[str]:
     try:
-        if any(page.parsed.get("Contents") for page in bucket.pages(OBJECTS, keys.prefix)):
-            return keys.prefix
-        page = next(iter(bucket.pages(OBJECTS, "")))
+        parsed = next(iter(bucket.pages(operation, prefix))).parsed
     except (S3Error, StopIteration):
-        return keys.prefix
-    return "" if any(keys.owns(entry["Key"]) for entry in page.parsed.get("Contents", [])) else keys.prefix
+        return []
+    return [entry["Key"] for part in ("Contents", "Versions", "DeleteMarkers") for entry in parsed.get(part, ())]
 
 
 def _list(bucket: Any, operation: str, keys: Keys, asked: str, allowed: float, proof: Proof, budget: _Budget) -> None:
@@ -163,21 +176,21 @@ def _list(bucket: Any, operation: str, keys: Keys, asked: str, allowed: float, p
         entries = 0
         for entry in parsed.get("Contents", []):
             entries += 1
-            if proof.note_key(entry["Key"], keys, asked):
+            if proof.note_key(entry["Key"], keys):
                 age = date - seconds(entry["LastModified"])
                 proof.objects.add(age, allowed, entry["Key"], entry.get("Size") or 0)
         for entry in parsed.get("Versions", []):
             entries += 1
-            if proof.note_key(entry["Key"], keys, asked):
+            if proof.note_key(entry["Key"], keys):
                 count = proof.objects if entry.get("IsLatest") else proof.versions
                 count.add(date - seconds(entry["LastModified"]), allowed, entry["Key"], entry.get("Size") or 0)
         for entry in parsed.get("DeleteMarkers", []):
             entries += 1
-            if proof.note_key(entry["Key"], keys, asked):
+            if proof.note_key(entry["Key"], keys):
                 proof.markers.add(date - seconds(entry["LastModified"]), allowed, entry["Key"])
         for entry in parsed.get("Uploads", []):
             entries += 1
-            if proof.note_key(entry["Key"], keys, asked):
+            if proof.note_key(entry["Key"], keys):
                 proof.uploads.add(date - seconds(entry["Initiated"]), allowed, entry["Key"])
         if budget.spent(entries) and parsed.get("IsTruncated"):
             proof.complete = False

@@ -74,7 +74,7 @@ class Sweep:
         self.record["resume"] = None
         versioned = self._versioned()
         operation = proof.VERSIONS if versioned else proof.OBJECTS
-        asked = proof.listed_prefix(self.bucket, self.keys)
+        asked = proof.listed_prefix(self.bucket, self.keys, operation)
         with ThreadPoolExecutor(WORKERS) as pool:
             self.pool = pool
             try:
@@ -245,7 +245,8 @@ class Sweep:
                     if self.keys.owns(entry["Key"]) and now - proof.seconds(entry["Initiated"]) >= self.retention:
                         self._abort(entry)
         except S3Error as error:
-            if error.kind != errors.UNSUPPORTED:
+            # rclone answers a listing of uploads as if one of them were meant.
+            if error.kind != errors.UNSUPPORTED and error.code != "NoSuchUpload":
                 raise
             self.message(f"unfinished uploads: {error}")
 
