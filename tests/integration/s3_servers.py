@@ -103,6 +103,13 @@ class Server:
         for key in keys:
             self.client.put_object(Bucket=bucket, Key=key, Body=b"k" * size)
 
+    def fill(self, bucket: str, keys: list[str]) -> None:
+        """Put many keys."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda key: self.put(bucket, key), keys))
+
     def set_rules(self, bucket: str, *rules: dict[str, Any]) -> None:
         """Another team's rules, put by another client."""
         named = [{"ID": f"theirs-{n}", "Status": "Enabled", **rule} for n, rule in enumerate(rules)]
