@@ -104,4 +104,8 @@ def policy(params: dict[str, Any]) -> Policy:
 def where(params: dict[str, Any]) -> str:
     """How a message names the bucket."""
     tier = f"tier {params['tier']}, " if params.get("tier") else ""
-    return f"{tier}bucket {params['bucket']} at {params['endpoint'] or 'AWS'}"
+    endpoint = params["endpoint"] or "AWS"
+    if params["endpoint"] and not _ENDPOINT.fullmatch(endpoint):
+        # It may hold credentials.
+        endpoint = "an endpoint that is none"
+    return f"{tier}bucket {params['bucket'][:100]!r} at {endpoint}".replace("'", "")
