@@ -13,6 +13,7 @@ from . import arithmetic, merge
 from .client import Settings
 from .judge import Policy
 from .keys import Keys
+from .proof import printable
 
 CONNECTION: dict[str, dict[str, Any]] = {
     "bucket": {"type": "str", "required": True},
@@ -108,4 +109,4 @@ def where(params: dict[str, Any]) -> str:
     if params["endpoint"] and not _ENDPOINT.fullmatch(endpoint):
         # It may hold credentials.
         endpoint = "an endpoint that is none"
-    return f"{tier}bucket {params['bucket'][:100]!r} at {endpoint}".replace("'", "")
+    return f"{tier}bucket {printable(params['bucket'], 100)} at {endpoint}"
