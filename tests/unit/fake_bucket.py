@@ -43,7 +43,7 @@ class FakeBucket:
     def head(self):
         return self.call("HeadBucket")
 
-    def pages(self, operation, prefix, start=None):
+    def pages(self, operation, prefix, start=None, size=1000):
         answer = self.answers.get(operation, [])
         if callable(answer):
             answer = answer(prefix=prefix, start=start)

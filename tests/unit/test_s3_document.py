@@ -79,6 +79,7 @@ def test_old_versions_shorten_the_rule_by_the_life_of_their_own():
         (b"<!DOCTYPE html><html></html>", "html"),
         (b"<html><br></html>", "html"),
         (f'<ListBucketResult xmlns="{NS}"><Name>b</Name></ListBucketResult>'.encode(), "ListBucketResult"),
+        (b"<ListBucketResult/>", "ListBucketResult"),
         (b"<Error><Code>AccessDenied</Code></Error>", "Error"),
         (b'<!DOCTYPE x [<!ENTITY a "b">]><LifecycleConfiguration/>', ""),
         (lifecycle(rule_xml(""))[:-5], ""),

@@ -21,6 +21,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.s3 import (
     client,
     enforce,
     errors,
+    listing,
     merge,
     proof,
     sweep,
@@ -494,3 +495,60 @@ def test_two_tiers_of_one_place_have_one_job_and_two_places_two():
     one = sweep_state.job_id("https://s3.example", "kv", "qwen//")
     assert one == sweep_state.job_id("https://s3.example", "kv", "qwen//")
     assert one != sweep_state.job_id("https://s3.example", "kv", "other//")
+
+
+# Pages of listings
+
+PAGE = """<?xml version="1.0"?><ListVersionsResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>b</Name>
+<Prefix>a%2Fb</Prefix><NextKeyMarker>a%2Fc%20d</NextKeyMarker><NextVersionIdMarker>v%2F1</NextVersionIdMarker>
+<EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>
+<Version><Key>a%2Fb%0A</Key><VersionId>v1</VersionId><IsLatest>true</IsLatest>
+<LastModified>2027-01-15T08:00:00.250Z</LastModified><ETag>"e"</ETag><Size>16</Size>
+<Owner><ID>x</ID><Key>no</Key></Owner></Version>
+<DeleteMarker><Key>b</Key><VersionId>v2</VersionId><IsLatest>false</IsLatest>
+<LastModified>2027-01-15T08:00:00Z</LastModified></DeleteMarker></ListVersionsResult>"""
+
+
+def test_a_page_is_read_as_the_library_would():
+    page = listing.parse("ListObjectVersions", PAGE.encode())
+    version = {"Key": "a/b\n", "VersionId": "v1", "IsLatest": True, "LastModified": NOW + 0.25, "Size": 16}
+    assert page["Versions"] == [version]
+    assert page["DeleteMarkers"] == [{"Key": "b", "VersionId": "v2", "IsLatest": False, "LastModified": NOW}]
+    assert client.next_page("ListObjectVersions", page) == {"KeyMarker": "a/c d", "VersionIdMarker": "v%2F1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2027-01-15T08:00:00Z", 0),
+        ("2027-01-15T08:00:00.999Z", 0.999),
+        ("2027-01-15T09:00:00+01:00", 0),
+        ("2027-01-15T08:00:00.5+00:00", 0.5),
+        ("2027-01-15T08:00:00", 0),
+    ],
+)
+def test_times_are_read_in_every_spelling(text, seconds):
+    assert listing.moment(text) == pytest.approx(NOW + seconds)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2027-13-40T08:00:00Z", "2027-01-15T08:xx:00Z"])
+def test_a_time_that_is_none_is_no_age(text):
+    with pytest.raises(listing.BadPage):
+        listing.moment(text)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", errors.UNKNOWN),
+        (b"<html></html>", errors.UNREACHABLE),
+        (PAGE.replace("ListVersionsResult", "Other").encode(), errors.UNSUPPORTED),
+        (PAGE.replace("<Key>b</Key>", "").encode(), errors.UNKNOWN),
+        (PAGE.replace("2027-01-15T08:00:00Z", "soon").encode(), errors.UNKNOWN),
+        (PAGE[:-9].encode(), errors.UNREACHABLE),
+    ],
+)
+def test_another_document_is_no_empty_page(body, kind):
+    with pytest.raises(S3Error) as caught:
+        client._page("ListObjectVersions", body)
+    assert caught.value.kind == kind

@@ -62,12 +62,13 @@ class Rule:
 def root_of(body: bytes) -> str:
     """Local name of the root element of an answer, empty if it is no XML."""
     try:
-        return _SPACE.sub("", _tree(body).tag)
+        return _SPACE.sub("", tree(body).tag)
     except NotALifecycle:
         return ""
 
 
-def _tree(body: bytes) -> ElementTree.Element:
+def tree(body: bytes) -> ElementTree.Element:
+    """The XML of an answer; NotALifecycle if it is none that can be trusted."""
     if not body.strip():
         raise NotALifecycle("", "the answer is empty")
     if len(body) > MAX_BYTES:
@@ -85,14 +86,14 @@ def _tree(body: bytes) -> ElementTree.Element:
 
 def parse(body: bytes) -> list[Rule]:
     """The rules of a lifecycle document; NotALifecycle for anything else, an empty answer included."""
-    tree = _tree(body)
-    root = _SPACE.sub("", tree.tag)
+    found = tree(body)
+    root = _SPACE.sub("", found.tag)
     if root != ROOT:
         raise NotALifecycle(root, f"the answer is a {root}, not a {ROOT}")
-    if any(_SPACE.sub("", child.tag) != "Rule" for child in tree):
-        other = sorted({_SPACE.sub("", child.tag) for child in tree} - {"Rule"})
+    if any(_SPACE.sub("", child.tag) != "Rule" for child in found):
+        other = sorted({_SPACE.sub("", child.tag) for child in found} - {"Rule"})
         raise NotALifecycle(root, "the document holds {} beside its rules".format(", ".join(other)))
-    return [_rule(child) for child in tree]
+    return [_rule(child) for child in found]
 
 
 def _text(element: ElementTree.Element) -> str:

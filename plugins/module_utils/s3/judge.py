@@ -83,7 +83,7 @@ def judge(
         about = [rule for rule in rules if _about(rule, prefix) and rule.enabled]
         status = INSUFFICIENT if covering or about or worst is not None else ABSENT
     kept = "nothing"
-    if (best is None or sweeper is not None) and _sweeper(findings, sweeper) and not overdue and worst is not None:
+    if (best is None or sweeper is not None) and _sweeper(findings, sweeper) and not overdue:
         # With a rule as the backstop, the sweeper makes up for what rules lack.
         left = [one for one in findings.breaking() if one.code not in SWEPT]
         kept = "nothing" if left else "sweeper"

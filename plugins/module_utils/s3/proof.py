@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from . import errors
@@ -19,6 +18,7 @@ from .errors import S3Error
 from .keys import Keys
 
 MAX_SAMPLES = 5
+FIRST = 50
 OBJECTS, VERSIONS, UPLOADS = "ListObjectsV2", "ListObjectVersions", "ListMultipartUploads"
 
 
@@ -98,8 +98,8 @@ def printable(text: str, limit: int = 200) -> str:
 
 
 def seconds(moment: Any) -> float:
-    """A time of a listing, as the library or a stub gives it."""
-    return moment.timestamp() if isinstance(moment, datetime) else float(moment)
+    """A time of a listing."""
+    return float(moment)
 
 
 class _Budget:
@@ -159,7 +159,7 @@ def listed_prefix(bucket: Any, keys: Keys, operation: str = OBJECTS) -> str:
 
 def _first_keys(bucket: Any, operation: str, prefix: str) -> list[str]:
     try:
-        parsed = next(iter(bucket.pages(operation, prefix))).parsed
+        parsed = next(iter(bucket.pages(operation, prefix, size=FIRST))).parsed
     except (S3Error, StopIteration):
         return []
     return [entry["Key"] for part in ("Contents", "Versions", "DeleteMarkers") for entry in parsed.get(part, ())]
