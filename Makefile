@@ -17,7 +17,7 @@ RELEASE ?= bookworm
 MINUTES ?= 2
 export INVENTORY ARGS KEEP CORE RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration molecule soak docs changelog lock clean
+.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration incumbent molecule soak bench docs changelog lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -54,6 +54,9 @@ testbed: setup ## The test bed's Debian image, into its cache
 
 integration: build ## Tests of the engine and modules on this machine's file systems and test-bed hosts
 	@pytest tests/integration $(ARGS)
+
+incumbent: build ## What community.aws.s3_lifecycle does to rules of others (54 MB from PyPI, once)
+	@pytest tests/incumbent $(ARGS)
 
 molecule: build ## The default scenario on a test-bed host (RELEASE=trixie: Debian 13)
 	@LLMHOST_RELEASE=$(RELEASE) molecule test -s default $(ARGS)

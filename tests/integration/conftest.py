@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import s3_servers
 
 FETCH = Path(__file__).resolve().parents[1] / "testbed" / "writer" / "fetch.py"
 
@@ -146,3 +147,17 @@ def tmpfs(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     yield mount
     if place.is_mount():
         subprocess.run(["umount", place], check=True)
+
+
+@pytest.fixture(scope="session")
+def weed() -> Iterator[s3_servers.Weed]:
+    """SeaweedFS: its lifecycle runs on command, and its objects can be aged."""
+    with s3_servers.weed() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rclone() -> Iterator[s3_servers.Server]:
+    """`rclone serve s3`: answers lifecycle questions with a listing, and deletes the bucket by `DELETE ?lifecycle`."""
+    with s3_servers.rclone() as server:
+        yield server

@@ -55,11 +55,12 @@ GATE = [
     Stage("sanity", 150, ["sanity"]),
     Stage("molecule", 900, ["molecule"], beside=True, needs="testbed"),
     Stage("importer", 90, ["importer"]),
-    Stage("integration", 200, ["integration"]),
+    Stage("integration", 290, ["integration"]),
     Stage("harden", 480, ["harden"], needs="molecule", shows=TABLE),
 ]
 REST = [
     *(Stage(f"sanity {core}", 180, ["sanity", f"CORE={core}"]) for core in ("2.17", "2.18", "2.20", "2.21")),
+    Stage("incumbent", 120, ["incumbent"]),
     Stage("testbed trixie", 300, ["testbed", "RELEASE=trixie"]),
     Stage("molecule trixie", 900, ["molecule", "RELEASE=trixie"]),
     Stage("harden trixie", 480, ["harden", "RELEASE=trixie"], shows=TABLE),

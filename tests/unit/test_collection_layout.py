@@ -22,6 +22,7 @@ PLUGINS = sorted(ROOT.glob("plugins/**/*.py"))
 MODULES = sorted(ROOT.glob("plugins/modules/*.py"))
 FILTERS = sorted(ROOT.glob("plugins/filter/*.yml"))
 KV = sorted(ROOT.glob("plugins/module_utils/kv/**/*.py"))
+S3 = sorted(ROOT.glob("plugins/module_utils/s3/**/*.py"))
 ROLES = sorted(path for path in ROOT.glob("roles/*") if path.is_dir())
 STORES = sorted(ROOT.glob("plugins/module_utils/kv/stores*.py"))
 DOCUMENTATION = {"DOCUMENTATION", "EXAMPLES", "RETURN"}
@@ -83,7 +84,7 @@ def sources() -> list[Path]:
 
 
 def test_the_collection_has_all_its_parts() -> None:
-    assert [role.name for role in ROLES] == ["kv_access", "kv_retention", "kv_volume"]
+    assert [role.name for role in ROLES] == ["kv_access", "kv_bucket", "kv_retention", "kv_volume"]
     assert {path.stem for path in ROOT.glob("playbooks/*.yml")} >= {"harden", "audit"}
     assert {path.stem for path in FILTERS} == {"data_map", "data_map_problems", "audit_table"}
     assert KV and MODULES
@@ -167,6 +168,20 @@ def test_kv_needs_the_standard_library_only(path: Path) -> None:
             assert root.partition(".")[0] in sys.stdlib_module_names, f"{root} is not the standard library's"
 
 
+@pytest.mark.parametrize("path", S3, ids=name)
+def test_s3_needs_the_standard_library_and_kv_and_only_its_client_needs_boto3(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            # kvsweep is these two packages alone.
+            assert node.level == 1 or (node.module or "kv").partition(".")[0] == "kv", f"line {node.lineno}"
+            continue
+        roots = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        roots += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for root in {one.partition(".")[0] for one in roots}:
+            allowed = {"boto3", "botocore"} if path.stem == "client" else set()
+            assert root in sys.stdlib_module_names | allowed, f"{root} is not the standard library's"
+
+
 def literals(path: Path) -> list[tuple[int, str]]:
     """Line and value of every string that the program works with: neither docstrings nor documentation."""
     passive = {
@@ -198,7 +213,7 @@ def test_plugin_is_short_and_never_asserts(path: Path) -> None:
     assert [node.lineno for node in ast.walk(tree(path)) if isinstance(node, ast.Assert)] == []
 
 
-@pytest.mark.parametrize("path", [path for path in PLUGINS if path not in KV], ids=name)
+@pytest.mark.parametrize("path", [path for path in PLUGINS if path not in KV and path.stat().st_size], ids=name)
 def test_plugin_names_the_licence_as_ansible_test_wants_it(path: Path) -> None:
     head = path.read_text(encoding="utf-8")[:600]
     assert "# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)" in head

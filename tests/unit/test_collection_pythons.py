@@ -19,11 +19,10 @@ plugins = pathlib.Path(sys.argv[1])
 files = sorted(plugins.rglob("*.py"))
 for file in files:
     compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
-sys.path.insert(0, str(plugins / "module_utils"))
-modules = sorted(file.stem for file in (plugins / "module_utils/kv").glob("*.py"))
+sys.path.insert(0, str(plugins))
+modules = sorted(file.parent.name + "." + file.stem for file in (plugins / "module_utils").glob("*/*.py"))
 for module in modules:
-    if module != "__main__":
-        importlib.import_module("kv." + module)
+    importlib.import_module("module_utils." + module)
 print(len(files), len(modules))
 """
 

@@ -91,8 +91,17 @@ def _files() -> dict[str, bytes]:
 
 def is_current(program: bytes) -> bool:
     """True if program is what build() gives, however its bytecode was written."""
-    wanted = _files()
-    if not program.startswith(SHEBANG):
+    return is_packed(program, _files(), SHEBANG)
+
+
+def build() -> bytes:
+    """The executable zip."""
+    return pack(_files(), SHEBANG)
+
+
+def is_packed(program: bytes, wanted: dict[str, bytes], shebang: bytes) -> bool:
+    """True if program is what pack() gives of these sources, however its bytecode was written."""
+    if not program.startswith(shebang):
         return False
     try:
         with zipfile.ZipFile(io.BytesIO(program)) as archive:
@@ -106,12 +115,12 @@ def is_current(program: bytes) -> bool:
     )
 
 
-def build() -> bytes:
-    """The executable zip."""
-    files = _files()
-    files.update({name + "c": _bytecode(name, source) for name, source in files.items()})
+def pack(sources_: dict[str, bytes], shebang: bytes) -> bytes:
+    """An executable zip of sources by path, each with its bytecode."""
+    files = dict(sources_)
+    files.update({name + "c": _bytecode(name, source) for name, source in sources_.items()})
     buffer = io.BytesIO()
-    buffer.write(SHEBANG)
+    buffer.write(shebang)
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for path in sorted(files):
             entry = zipfile.ZipInfo(path, _EPOCH)

@@ -45,6 +45,7 @@ __all__ = [
     "Namespaces",
     "Store",
     "Version",
+    "key_prefix",
     "live_safe",
     "parse_version",
 ]
@@ -90,6 +91,11 @@ def live_safe(store: Store, version: str | None) -> bool | None:
     if not _PRE.fullmatch(rest):
         return None
     return release >= store.live_from and _trimmed(release) != _trimmed(store.live_from)
+
+
+def key_prefix(prefix: str) -> str:
+    """What every object key of a vllm_obj tier with this `prefix` setting begins with (vLLM 0.33.0 obj/manager.py)."""
+    return prefix + "//" if prefix else "/"
 
 
 def _trimmed(release: Version) -> Version:

@@ -209,6 +209,7 @@ STORES = (
         live_from=None,
         removing="a missing object is a miss: it is computed again and stored again",
         dangers=(Danger("objects are never deleted; scheme defaults to http", "vLLM 0.33.0 obj/config.py:10-29"),),
+        keys=_hashed_tree(),
     ),
     Store(
         name="vllm_p2p",

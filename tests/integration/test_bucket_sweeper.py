@@ -1,0 +1,287 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""kvsweep and the role kv_bucket against real servers, from the data map to the last object."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from module_runner import run
+from s3_servers import KEY, SECRET, Between, block
+
+ROOT = Path(__file__).resolve().parents[2]
+MINUTE = 1 / 1440
+
+
+class Sweeper:
+    """A job of kvsweep in a place of its own, installed by the module and run as a program."""
+
+    def __init__(self, place: Path, server, bucket: str, **options) -> None:
+        self.place = place
+        self.options = server.options(bucket, tier="gpu1/chat", python=sys.executable, **options)
+        paths = {"program": "kvsweep", "config_dir": "jobs", "state_dir": "state", "cron_file": "cron"}
+        self.options.update({name: str(place / path) for name, path in paths.items()})
+        self.options.setdefault("retention_minutes", 1440)
+        self.installed = self.install()
+        self.job = self.installed["job"]
+
+    def install(self, check=False, **change):
+        result = run("bucket_sweeper", check=check, **{**self.options, **change})
+        assert "failed" not in result, result
+        return result
+
+    def sweep(self, *arguments: str, command: str = "run"):
+        done = subprocess.run(
+            [self.place / "kvsweep", f"--config={self.place}/jobs", f"--state={self.place}/state", command, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done
+
+    def passes(self, *arguments: str):
+        done = self.sweep("--json", *arguments)
+        assert done.stdout.startswith("["), done.stderr
+        (record,) = json.loads(done.stdout)
+        assert record["exit"] == done.returncode
+        return record
+
+
+def test_a_day_is_kept_to_the_minute(weed, tmp_path):
+    bucket = weed.bucket()
+    weed.put(bucket, block(1), "qwen/notes", "other/a")
+    weed.age(bucket, 1 + MINUTE)
+    weed.put(bucket, block(2))
+    weed.age(bucket, 1 - MINUTE, block(2).replace("//", "/"))
+    weed.put(bucket, block(3))
+    sweeper = Sweeper(tmp_path, weed, bucket)
+    dry = sweeper.passes("--dry-run")
+    assert dry["would_delete"] == ["object " + block(1).replace("//", "/")] and dry["overdue"] == 1
+    assert sum(dry["deleted"].values()) == 0 and len(weed.keys(bucket)) == 5
+    record = sweeper.passes()
+    assert record["exit"] == 0 and record["deleted"]["objects"] == 1 and record["strangers"] == 1
+    assert 1440 * 60 <= record["oldest_seconds"] < 1442 * 60
+    left = {block(2).replace("//", "/"), block(3).replace("//", "/"), "qwen/notes", "other/a"}
+    assert set(weed.keys(bucket)) == left
+    assert sweeper.passes()["deleted"]["objects"] == 0
+    assert sweeper.sweep(command="status").returncode == 0
+
+
+def test_old_versions_markers_and_uploads_go_too_and_nothing_young(weed, tmp_path):
+    bucket = weed.bucket()
+    weed.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    weed.put(bucket, block(1))
+    weed.put(bucket, block(1))
+    weed.put(bucket, block(2))
+    weed.client.delete_object(Bucket=bucket, Key=block(2))
+    weed.age(bucket, 2)
+    weed.put(bucket, block(3))
+    upload = weed.client.create_multipart_upload(Bucket=bucket, Key=block(4))
+    record = Sweeper(tmp_path, weed, bucket).passes()
+    assert record["exit"] == 0, record
+    assert (record["deleted"]["objects"], record["deleted"]["versions"], record["deleted"]["markers"]) == (1, 2, 1)
+    found = weed.client.list_object_versions(Bucket=bucket)
+    assert [one["Key"] for one in found["Versions"]] == [block(3).replace("//", "/")]
+    assert not found.get("DeleteMarkers")
+    (open_,) = weed.client.list_multipart_uploads(Bucket=bucket)["Uploads"]
+    assert open_["UploadId"] == upload["UploadId"]
+    # No server of the gate can age an upload: the shortest retention takes it a minute later.
+
+
+def test_a_pass_that_ran_out_of_time_is_gone_on_with(weed, tmp_path):
+    bucket = weed.bucket()
+    weed.fill(bucket, [block(number) for number in range(1200)])
+    weed.age(bucket, 3)
+    sweeper = Sweeper(tmp_path, weed, bucket)
+    with Between(weed.endpoint) as between:
+        sweeper.install(endpoint=between.endpoint)
+        other = sweeper.install(endpoint=between.endpoint)["job"]
+        first = sweeper.passes("--max-seconds=0", other)
+        assert first["exit"] == 6 and not first["complete"] and first["resume"], first
+        assert first["deleted"]["objects"] == 1000
+        between.seen.clear()
+        second = sweeper.passes(other)
+        deletes = [line for line in between.seen if line.startswith("POST")]
+        assert second["exit"] == 0 and len(deletes) == 1
+        resumed = [line for line in between.seen if "start-after" in line]
+        assert resumed, "the second pass began where the first one stopped"
+    assert first["deleted"]["objects"] + second["deleted"]["objects"] == 1200
+    assert weed.keys(bucket) == []
+
+
+def old_files(rclone, bucket, *keys):
+    """Objects of long ago, where the server keeps them."""
+    for key in keys:
+        path = rclone.root / "data" / bucket / key.replace("//", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"k")
+        os.utime(path, (1e9, 1e9))
+        yield path
+
+
+def test_the_rate_limit_slows_the_pass_down(rclone, tmp_path):
+    bucket = rclone.bucket()
+    assert len(list(old_files(rclone, bucket, *(block(number) for number in range(1500))))) == 1500
+    record = Sweeper(tmp_path, rclone, bucket, deletes_per_second=1000).passes()
+    assert record["deleted"]["objects"] == 1500 and record["seconds"] >= 1
+
+
+def test_what_cannot_be_deleted_is_an_error_and_no_success(weed, tmp_path):
+    bucket = weed.bucket()
+    weed.put(bucket, block(1))
+    weed.age(bucket, 3)
+    reader = {"access_key": "readkey", "secret_key": "readsecret"}
+    sweeper = Sweeper(tmp_path, weed, bucket)
+    sweeper.install(**reader)
+    record = sweeper.passes()
+    assert record["exit"] in (1, 3) and record["last_success"] is None
+    assert sweeper.sweep(command="status").returncode == 1
+    found = run(
+        "bucket_lifecycle_info",
+        **weed.options(bucket, retention_minutes=1440, sweep_record=sweeper.installed["record"]),
+    )
+    assert not found["kept"] and "sweeper_stale" in {one["code"] for one in found["findings"]}
+
+
+def test_a_server_without_lifecycle_is_kept_by_the_sweeper_alone(rclone, tmp_path):
+    bucket = rclone.bucket()
+    key, notes = old_files(rclone, bucket, block(1), "qwen/notes")
+    sweeper = Sweeper(tmp_path, rclone, bucket)
+    options = rclone.options(bucket, retention_minutes=1440, sweep_record=sweeper.installed["record"])
+    before = run("bucket_lifecycle_info", **options)
+    assert before["status"] == "unsupported" and not before["kept"]
+    assert "overdue_objects" in {one["code"] for one in before["findings"]}, before
+    record = sweeper.passes()
+    assert record["exit"] == 0 and record["deleted"]["objects"] == 1, record
+    assert not key.exists() and notes.exists()
+    after = run("bucket_lifecycle_info", **options)
+    assert (after["status"], after["kept_by"]) == ("unsupported", "sweeper"), after["message"]
+
+
+def test_two_passes_of_one_job_never_run_at_once(weed, tmp_path):
+    bucket = weed.bucket()
+    sweeper = Sweeper(tmp_path, weed, bucket)
+    import fcntl
+
+    with (tmp_path / "state" / f".{sweeper.job}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert sweeper.sweep().returncode == 4
+    assert sweeper.sweep().returncode == 0
+
+
+def test_jobs_are_shared_by_tiers_and_installed_once(weed, tmp_path):
+    bucket = weed.bucket()
+    sweeper = Sweeper(tmp_path, weed, bucket, metrics_dir=str(tmp_path))
+    assert sweeper.installed["changed"] and not sweeper.install()["changed"]
+    assert (tmp_path / "jobs" / f"{sweeper.job}.credentials").stat().st_mode & 0o777 == 0o600
+    assert SECRET not in (tmp_path / "jobs" / f"{sweeper.job}.json").read_text() + (tmp_path / "cron").read_text()
+    assert SECRET not in str(sweeper.install(secret_key=SECRET, region="eu-1", check=True))
+    shorter = sweeper.install(tier="gpu2/chat", retention_minutes=60)
+    assert (shorter["job"], shorter["retention_minutes"]) == (sweeper.job, 60)
+    assert not sweeper.install()["changed"], "the other tier's wish stays"
+    assert f"run {sweeper.job} " in (tmp_path / "cron").read_text()
+    assert sweeper.passes()["exit"] == 0
+    assert 'llmhost_bucket_retention_seconds{job="' in (tmp_path / f"llmhost_sweep_{sweeper.job}.prom").read_text()
+    assert '"s3:DeleteObject"' in sweeper.sweep(sweeper.job, command="policy").stdout
+    assert sweeper.install(tier="gpu2/chat", state="absent")["retention_minutes"] == 1440
+    assert sweeper.install(state="absent")["retention_minutes"] is None
+    assert not (tmp_path / "cron").exists() and list((tmp_path / "jobs").iterdir()) == []
+    assert not sweeper.install(state="absent")["changed"]
+
+
+# The role, from the data map on
+
+
+class Play:
+    """The role on one host."""
+
+    def __init__(self, place: Path, endpoint: str) -> None:
+        self.place, self.endpoint = place, endpoint
+        collections = os.environ.get("ANSIBLE_COLLECTIONS_PATH") or str(ROOT / ".build/pythonpath")
+        self.environment = {
+            **os.environ,
+            "ANSIBLE_COLLECTIONS_PATH": collections,
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_RETRY_FILES_ENABLED": "0",
+            "ANSIBLE_LOCALHOST_WARNING": "0",
+            "LC_ALL": "C.UTF-8",
+        }
+
+    def run(self, tiers, *arguments: str, **variables):
+        values = {
+            "llmhost_tiers": tiers,
+            "kv_bucket_install": False,
+            "kv_bucket_python": sys.executable,
+            "kv_bucket_access_key": KEY,
+            "kv_bucket_secret_key": SECRET,
+            "__kv_bucket_root": str(self.place),
+            **variables,
+        }
+        hosts = {"gpu1": {"ansible_connection": "local"}}
+        (self.place / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
+        (self.place / "vars.yml").write_text(yaml.safe_dump(values))
+        play = [{"hosts": "all", "gather_facts": False, "roles": ["llmhost.hardening.kv_bucket"]}]
+        (self.place / "play.yml").write_text(yaml.safe_dump(play))
+        command = [Path(sys.executable).parent / "ansible-playbook", "-i", "hosts.yml", "-e", "@vars.yml", "play.yml"]
+        return subprocess.run(
+            [*command, *arguments], cwd=self.place, env=self.environment, capture_output=True, text=True, check=False
+        )
+
+    def tier(self, bucket: str, **more):
+        tier = {"name": "chat", "store": "vllm_obj", "bucket": bucket, "endpoint": self.endpoint, "prefix": "qwen"}
+        return {**tier, **more}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the sweeper's files are root's")
+def test_the_role_keeps_a_day_and_a_week_and_leaves_neighbours_alone(weed, tmp_path):
+    play = Play(tmp_path, weed.endpoint)
+    day, week = weed.bucket("day"), weed.bucket("week")
+    theirs = {"Prefix": "logs/", "Expiration": {"Days": 90}}
+    for bucket in (day, week):
+        weed.put(bucket, block(1), "logs/a")
+        weed.age(bucket, 8)
+        weed.put(bucket, block(2))
+        weed.set_rules(bucket, theirs)
+    tiers = [play.tier(day), play.tier(week, name="week", retention_minutes=10080, retention_reason="a test")]
+    checked = play.run(tiers[:1], "--check")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert len(weed.rules(day)) == 1 and not (tmp_path / "etc").exists()
+    first = play.run(tiers, "--diff", "-vv")
+    # The week's object is overdue until the server acts on its new rule: the play must not call that kept.
+    assert first.returncode != 0 and "overdue_objects" in first.stdout, first.stdout
+    weed.expire()
+    second = play.run(tiers, "-vv")
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert SECRET not in first.stdout + first.stderr + second.stdout + second.stderr
+    assert "not_enforceable: kept by the sweeper" in second.stdout and "ok: kept by its rules" in second.stdout
+    assert "changed=0" in second.stdout, second.stdout
+    for bucket in (day, week):
+        assert set(weed.keys(bucket)) == {block(2).replace("//", "/"), "logs/a"}
+        assert [rule["ID"] for rule in weed.rules(bucket)][0] == "theirs-0" and len(weed.rules(bucket)) == 2
+    weed.age(day, 1 + MINUTE, "qwen/")
+    (line,) = [line for line in (tmp_path / "etc/cron.d/llmhost-sweep").read_text().splitlines() if " run " in line]
+    assert line.startswith("*/5 * * * * root ")
+    subprocess.run(line.partition(" root ")[2], shell=True, check=True)
+    assert set(weed.keys(day)) == {"logs/a"}
+    gone = play.run([{**tiers[0], "state": "absent"}])
+    assert gone.returncode == 0, gone.stdout
+    assert [rule["ID"] for rule in weed.rules(day)] == ["theirs-0"] and not (
+        tmp_path / "etc/cron.d/llmhost-sweep"
+    ).exists()
+
+
+def test_the_role_stops_before_anything_on_unknown_overrides_and_unreachable_buckets(tmp_path):
+    play = Play(tmp_path, "http://127.0.0.1:1")
+    for tiers, variables, says in (
+        ([play.tier("kv-1")], {"kv_bucket_overrides": {"chat": {"secret": "x"}}}, "kv_bucket_overrides has secret"),
+        ([play.tier("kv-1")], {}, "nothing answers there"),
+    ):
+        done = play.run(tiers, **variables)
+        assert done.returncode != 0 and says in done.stdout.replace("\n", " "), done.stdout
+        assert not (tmp_path / "etc").exists()
