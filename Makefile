@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 RELEASE ?= bookworm
 export INVENTORY ARGS KEEP CORE RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration molecule docs changelog lock clean
+.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration molecule claims docs changelog lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -56,6 +56,9 @@ integration: build ## Tests of the engine and modules on this machine's file sys
 
 molecule: build ## The default scenario on a test-bed host (RELEASE=trixie: Debian 13)
 	@LLMHOST_RELEASE=$(RELEASE) molecule test -s default $(ARGS)
+
+claims: setup ## Compare every vLLM release on PyPI with what is known of its settings and of what removes blocks
+	@python tests/tools/claims.py $(ARGS)
 
 docs: build ## Reference of modules, filters and roles in .build/docs
 	@tests/tools/docs.sh
