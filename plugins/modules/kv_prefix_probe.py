@@ -102,7 +102,7 @@ EXAMPLES = r"""
 - name: Names must tell nothing
   ansible.builtin.assert:
     that: not probe.found
-    fail_msg: "{{ probe.present }} of {{ probe.blocks }} blocks of the canary can be recognised: requests miss the gateway"
+    fail_msg: "{{ probe.present }} of {{ probe.blocks }} blocks of the canary are there: requests miss the gateway"
 """
 
 RETURN = r"""

@@ -239,7 +239,8 @@ def test_what_is_safe_around_it_passes(engine):
 def test_every_code_is_refused_by_some_test():
     tested = {code for code, _config in REFUSED}
     tested |= {"weak-hash", "seed-as-secret", "hidden-model", "old-python", "open-events"}
-    assert tested | {"unknown-version", "unjudged-connector"} == set(offload_model.CODES)
+    running = {"open-memory", "unread-settings"}  # of processes: tests/unit/test_judge_engine.py
+    assert tested | running | {"unknown-version", "unjudged-connector"} == set(offload_model.CODES)
 
 
 def test_what_nobody_can_judge_is_unknown_and_never_passes():

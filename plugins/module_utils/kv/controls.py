@@ -39,6 +39,7 @@ CONTROLS: dict[str, Control] = {
     "KV-06": Control("in time", "high", judge_blocks.in_time),
     "KV-07": Control("expiry is alive", "high", judge_blocks.expiry_alive),
     "KV-08": Control("no leftovers", "medium", judge_blocks.no_leftovers),
+    "KV-13": Control("settings are safe", "high", judge_blocks.settings_safe),
     "KV-14": Control("live expiry is safe", "high", judge_blocks.live_expiry_safe),
 }
 # Not a control of the host: reports a waiver that is void.

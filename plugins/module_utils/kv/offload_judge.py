@@ -20,7 +20,6 @@ from .mapkeys import key_text, show, unknown_key_fix
 from .offload_model import Engine, Finding, is_every, is_local_endpoint, is_loopback
 from .offload_table import within
 
-
 _DENIED = {
     "ExampleConnector": "its key ignores cache_salt and LoRA, and a file that expires ends the forward pass",
     "SharedStorageConnector": "its key ignores cache_salt and LoRA, and a file that expires ends the forward pass",

@@ -60,6 +60,8 @@ CODES = {
     "undeclared-place": "blocks outside the tiers of the data map",
     "hidden-model": "a model path that makes hidden directories of blocks",
     "old-python": "the compiled writer under a Python that it ends",
+    "open-memory": "the memory tier's file in /dev/shm open to others",
+    "unread-settings": "settings that stand where they cannot be read",
     "generated-text": "generated text is stored, or not, against what was declared",
 }
 

@@ -148,6 +148,7 @@ SALT_TAGGED = "0.31.0-"
 HASHES = ("sha256", "sha256_cbor")
 WEAK_HASHES = ("xxhash", "xxhash_cbor")
 
+_LEADING = re.compile(r"\d{1,4}(?:\.\d{1,4}){0,3}", re.ASCII)
 _RELEASE = re.compile(r"(\d{1,4}(?:\.\d{1,4}){1,3})(?:\+[A-Za-z0-9.]{1,40})?", re.ASCII)
 
 
@@ -170,16 +171,22 @@ def release_of(version: str | None) -> str | None:
     return next((release for release in RELEASES if _numbers(release) == wanted), None)
 
 
+def is_newer(version: str | None) -> bool:
+    """Is a version newer than every release that was read?"""
+    match = _LEADING.match(version or "")
+    return match is not None and _numbers(match.group()) > _numbers(NEWEST)
+
+
 def why_unknown(version: str | None) -> str:
     """Why the table says nothing about a version."""
     if not version:
         return "the engine's version is unknown"
+    if is_newer(version):
+        return f"vLLM {version[:40]} is newer than {NEWEST}, the newest that was read"
     match = _RELEASE.fullmatch(version)
     if match is None:
         return f"vLLM {version[:40]} is no release that was read"
     numbers = _numbers(match.group(1))
-    if numbers > _numbers(NEWEST):
-        return f"vLLM {version} is newer than {NEWEST}, the newest whose settings are known here"
     if numbers < _numbers(RELEASES[0]):
         return f"vLLM {version} is older than {RELEASES[0]}, the first with tiers"
     return f"vLLM {version} is not among the releases that were read"

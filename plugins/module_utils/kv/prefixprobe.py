@@ -90,7 +90,8 @@ def tokenize(url: str, text: str, model: str | None = None) -> list[int]:
     if parts.scheme == "http" and not is_loopback(parts.hostname):
         raise ValueError(f"the text would travel in clear to {parts.hostname}: use https, or http on loopback")
     body = {"prompt": text, **({"model": model} if model else {})}
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310  http and https only, above
     try:
         # Through no proxy: the environment's would be another party.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())

@@ -85,7 +85,7 @@ STORES = (
                 "vLLM 0.33.0 v1/core/kv_cache_utils.py:108,118-130; observed with 0.29.0",
             ),
             Danger(
-                "the compiled writer (0.27.1 and later) loses a reference to None per call: "
+                "the compiled writer (0.27.0 and later) loses a reference to None per call: "
                 "Python 3.12 or newer is needed",
                 "observed with 0.28.0, 0.29.0 and 0.31.0 on CPython 3.11",
             ),
@@ -218,14 +218,17 @@ STORES = (
     ),
     Store(
         name="vllm_p2p",
-        title="vLLM peer tier (secondary tier `p2p`, 0.25.1 and later)",
+        title="vLLM peer tier (secondary tier `p2p`, 0.25.0 and later)",
         engine="vllm",
         layout=None,
         live=True,
         live_from=None,
         removing="nothing lies on disk",
         dangers=(
-            Danger("plain TCP without authentication, port 5710 and up", "vLLM 0.33.0 p2p/control/zmq.py:173-178"),
+            Danger(
+                "plain TCP without authentication, port 5710 and up; 0.25 binds every address, port 7777",
+                "vLLM 0.33.0 p2p/control/zmq.py:173-178",
+            ),
         ),
     ),
 )
