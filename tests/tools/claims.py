@@ -36,6 +36,7 @@ SINGLE = (
     "vllm/config/kv_events.py",
     "vllm/config/kv_transfer.py",
     "vllm/distributed/kv_transfer/kv_connector/factory.py",
+    "vllm/utils/argparse_utils.py",
     "vllm/utils/hashing.py",
     "vllm/v1/core/kv_cache_utils.py",
     "vllm/v1/__init__.py",
@@ -126,6 +127,9 @@ def tiers(root: Path) -> Iterator[str]:
                                 yield f"key {tier}: {key} = {default}"
                             elif key == "backpressure_detector":
                                 yield f"key {tier}: backpressure = None"
+    for node in ast.walk(tree_of(root, TIERING + "p2p/manager.py") or ast.Module([], [])):
+        if isinstance(node, ast.Raise) and "PYTHONHASHSEED must be set" in text(node):
+            yield "tier p2p: needs PYTHONHASHSEED"
     pressure = tree_of(root, TIERING + "backpressure.py")
     for node in ast.walk(pressure) if pressure else ():
         if isinstance(node, ast.ClassDef) and node.name == "EMABackpressureDetector":

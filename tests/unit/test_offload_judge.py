@@ -387,6 +387,13 @@ def test_a_token_in_a_file_is_no_secret_in_the_environment():
     )
 
 
+def test_a_peer_tier_gets_the_seed_that_its_release_needs_to_start():
+    settings = dict(SETTINGS, tiers={"peers": {"host": "10.0.0.1"}})
+    assert render(settings, "0.29.0").problems == []
+    assert "[missing-key] a p2p tier" in str(render(settings, "0.28.0").problems[0])
+    assert render(dict(settings, environment={"PYTHONHASHSEED": "0"}), "0.28.0").problems == []
+
+
 def test_a_newer_release_is_not_rendered():
     assert "newer than" in str(render(version="0.34.0").problems[0])
     assert "unknown" in str(render(version=None).problems[0])

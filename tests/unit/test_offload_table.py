@@ -66,6 +66,7 @@ def test_what_the_refusals_rest_on_is_in_the_wheel(version):
     assert table.within(table.SEED_FIXED, version) == (f"names: default seed '{table.SEED}'" in facts)
     tagged = any(fact.startswith("names: salt adds [('cache_salt', ") for fact in facts)
     assert table.within(table.SALT_TAGGED, version) == tagged
+    assert table.within(table.P2P_NEEDS_SEED, version) == ("tier p2p: needs PYTHONHASHSEED" in facts)
     bound = "key p2p: host = '0.0.0.0'" in facts
     assert table.within(table.P2P_BINDS_ALL, version) == bound
     needs_keys = "key obj.store_config: secret_key = required" in facts

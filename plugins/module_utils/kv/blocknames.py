@@ -58,6 +58,7 @@ def _sha256_cbor(value: Any) -> bytes:
 
 
 _HASHES: dict[str, Callable[[Any], bytes]] = {"sha256": _sha256, "sha256_cbor": _sha256_cbor}
+ALGORITHMS = tuple(_HASHES)
 
 
 def seed_of(version: str | None, hash_seed: str | None = None) -> tuple[str, str]:

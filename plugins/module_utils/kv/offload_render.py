@@ -183,6 +183,12 @@ def render(settings: Any, document: Document, version: Any, python: Any = None) 
     )
     findings = offload_judge.judge(transfer, engine)
     problems += _environment(environment, host)
+    if seed is None and release and offload_table.within(offload_table.P2P_NEEDS_SEED, release):
+        for tier, _options in tiers:
+            if tier["store"] == "vllm_p2p":
+                reason = f"[missing-key] a p2p tier of vLLM {release} does not start without PYTHONHASHSEED"
+                fix = 'write environment: {PYTHONHASHSEED: "0"}, which claims no secrecy, or use vLLM 0.29 or later'
+                problems.append(Problem(host, tier["name"], "environment.PYTHONHASHSEED", reason, fix))
     problems += [Problem(host, one.tier, one.key, f"[{one.code}] {one.reason}", one.remedy) for one in findings]
     config: dict[str, Any] = {"kv-transfer-config": transfer}
     if settings.get("kv_events") is not None:

@@ -140,6 +140,8 @@ COMPILED_WRITER = "0.27.0-"
 COMPILED_WRITER_PYTHON = (3, 12)
 # The tier binds all addresses unless told otherwise.
 P2P_BINDS_ALL = "0.25.0-0.25.1"
+# The tier ends the start unless PYTHONHASHSEED is set.
+P2P_NEEDS_SEED = "0.27.0-0.28.0"
 # v1/core/kv_cache_utils.py: seed of the first parent's hash when PYTHONHASHSEED is not set; before, it is random.
 SEED = "vllm-none-hash"
 SEED_FIXED = "0.29.0-"
