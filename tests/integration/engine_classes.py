@@ -100,13 +100,13 @@ class StandIn(types.ModuleType):
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """vLLM's files where the tree has them; a stand-in for every other module of vLLM's, or (last) of anybody's."""
+    """The engine's files where the tree has them; a stand-in for all its other modules, or (last) for anybody's."""
 
-    def __init__(self, tree: Path, last: bool) -> None:
-        self.tree, self.last = tree, last
+    def __init__(self, tree: Path, engine: str, last: bool) -> None:
+        self.tree, self.engine, self.last = tree, engine, last
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:
-        if name == "vllm" or name.startswith("vllm."):
+        if name.partition(".")[0] == self.engine:
             place = self.tree.joinpath(*name.split("."))
             for file in (place.with_suffix(".py"), place.with_suffix(".abi3.so"), place / "__init__.py"):
                 if file.is_file():
@@ -123,11 +123,14 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.__path__ = []
 
 
-def prepare(tree: Path) -> None:
+def prepare(tree: Path, engine: str = "vllm") -> None:
+    """From here on, imports find the engine of the tree and nothing missing."""
     for library in sorted(tree.glob("torch/lib/*.so*")):
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    sys.meta_path.insert(0, Finder(tree, last=False))
-    sys.meta_path.append(Finder(tree, last=True))
+    sys.meta_path.insert(0, Finder(tree, engine, last=False))
+    sys.meta_path.append(Finder(tree, engine, last=True))
+    if engine != "vllm":
+        return
     module = importlib.import_module
     module("vllm.config.utils").config = dataclasses.dataclass  # type: ignore[attr-defined]  # pydantic's, in the engine
     module("vllm.utils.math_utils").round_up = lambda number, to: -(-number // to) * to  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import wheels
@@ -257,9 +257,15 @@ def tree(version: str) -> Path:
     """Files of a release in the table, from the cache or the index, checked against the table's digest."""
     pinned = read_table()["releases"][version]
     wheel = wheels.Wheel(version, pinned["wheel"], pinned["url"], pinned["size"])
-    root, names = files_of(wheel)
-    if digest(root, names) != pinned["digest"]:
-        raise wheels.IndexProblem(f"{root} is not what claims.json was made from: remove it and run again")
+    return checked(wheel, wanted, cached(version), pinned["digest"])
+
+
+def checked(wheel: wheels.Wheel, those: Callable[[str], bool], root: Path, pinned: str) -> Path:
+    """Files of a wheel below root, fetched if they are not there, checked against a digest."""
+    names = [str(path.relative_to(root)) for path in wheels.extract(wheel, those, root)]
+    found = digest(root, names)
+    if found != pinned:
+        raise wheels.IndexProblem(f"{root} has digest {found}, not the pinned {pinned}: remove it and run again")
     return root
 
 

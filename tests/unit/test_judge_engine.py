@@ -14,6 +14,7 @@ import time
 import pytest
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
+    controls,
     datamap,
     discovery,
     evidence_engine,
@@ -24,6 +25,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
 )
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import offload_units as text
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_engine import Running
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_tier import Host
 
 MAP = datamap.normalise(
     [
@@ -141,6 +143,28 @@ def test_other_engines_are_judged_by_their_own_rules():
     sglang = Running(7, "s.service", ("/opt/s/bin/python", "-m", "sglang.launch_server"))
     assert verdict(sglang, tier=PAGES).status == "fail"
     assert verdict(Running(7, "s.service", ("/bin/sleep", "1")), tier=PAGES).status == "not_applicable"
+
+
+def test_a_peer_tier_is_audited_by_its_engines_although_it_has_no_directory():
+    raw = {"name": "peers", "store": "vllm_p2p", "services": ["vllm.service"]}
+    document = datamap.normalise([raw], "gpu1")
+    extra = {
+        "spec_name": "TieringOffloadingSpec",
+        "cpu_bytes_to_use": 1,
+        "secondary_tiers": [{"type": "p2p", "host": "::"}],
+    }
+    config = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    words = (*PYTHON, "serve", "m", "--kv-transfer-config", json.dumps(config))
+    process = discovery.Process(1 << 22, 990, "vllm", words, "vllm.service", 1, 0o77, "0", 0)
+
+    def audited(*processes):
+        host = Host(0.0, 1440, True, processes, True, None, None, document["tiers"])
+        return {one["control"]: one for one in controls._audit_tier(document["tiers"][0], host, 0.0)}
+
+    assert {one["status"] for one in audited().values()} == {"not_applicable"}
+    found = audited(process)
+    assert found["KV-13"]["status"] == "fail" and "[open-peer]" in found["KV-13"]["message"]
+    assert found["KV-02"]["status"] == "not_applicable"
 
 
 def test_a_server_is_told_from_its_helpers():

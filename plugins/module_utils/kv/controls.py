@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
-from . import judge_blocks, judge_place
+from . import discovery, evidence_engine, judge_blocks, judge_engine, judge_place
 from .datamap import PATH, Document, Tier, merge
 from .evidence_tier import Evidence, Host, collect, host_facts
 from .judge import FAIL, NOT_APPLICABLE, STATUSES, UNKNOWN, WAIVED, Verdict, clean
@@ -84,11 +84,22 @@ def _audit_tier(tier: Tier, host: Host, deadline: float) -> list[Result]:
     if tier["state"] in ("planned", "absent"):
         return _all(tier, NOT_APPLICABLE, "the tier is {}".format(tier["state"]))
     if not tier["path"]:
-        return _all(tier, NOT_APPLICABLE, "store {} is judged from a later version".format(tier["store"]))
+        return _without_files(tier, host)
     try:
         return judge(collect(tier, host, deadline))
     except OSError as error:
         return _all(tier, UNKNOWN, f"evidence could not be collected: {error}")
+
+
+def _without_files(tier: Tier, host: Host) -> list[Result]:
+    """A tier that leaves no files is judged by the settings of the engines in its services, where it names some."""
+    results = _all(tier, NOT_APPLICABLE, "store {} is judged from a later version".format(tier["store"]))
+    processes = [one for one in host.processes or [] if discovery.is_of(one.unit, tier["services"])]
+    if not processes:
+        return results
+    running = evidence_engine.running(processes, discovery.engines(tier))
+    verdict = judge_engine.settings_safe(tier, host.tiers, running, host.declared)
+    return [_result("KV-13", tier["name"], verdict) if one["control"] == "KV-13" else one for one in results]
 
 
 def _waiver_problem(waiver: Any, today: datetime.date) -> str | None:

@@ -438,6 +438,7 @@ _ALWAYS = {
     "denied-connector",
     "custom-save-path",
     "open-events",
+    "open-peer",
     "weak-hash",
     "seed-as-secret",
     "hidden-model",
