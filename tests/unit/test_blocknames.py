@@ -8,6 +8,7 @@ import hashlib
 import http.server
 import json
 import os
+import pickle
 import threading
 
 import pytest
@@ -58,6 +59,12 @@ def test_the_first_name_is_what_the_rule_says():
     parent = hashlib.sha256(b"\x6evllm-none-hash").digest()
     key = b"\x83\x58\x20" + parent + b"\x82\x19\x03\xe8\x1a\x00\x01\x86\xa0\x81\x82\x6acache_salt\x61s"
     assert names([1000, 100000], 2, algorithm="sha256_cbor", salt="s")[0] == hashlib.sha256(key).hexdigest()
+
+
+def test_the_salt_stands_in_the_first_block_alone_and_the_chain_carries_it():
+    first, second, _third = names(salt="s")
+    key = (bytes.fromhex(first), tuple(TOKENS[16:32]), None)
+    assert second == hashlib.sha256(pickle.dumps(key, protocol=5)).hexdigest()
 
 
 def test_a_chunk_is_named_by_its_last_block():
