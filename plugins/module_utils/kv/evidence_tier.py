@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import clock, discovery, encryption, evidence_host, fsio, namespaces, posture, state, walk
+from . import clock, discovery, encryption, evidence_engine, evidence_host, fsio, namespaces, posture, state, walk
 from .datamap import Document, Tier
 from .encryption import Roots, Storage
 from .evidence_host import Account, Cron, Unit
@@ -84,6 +84,8 @@ class Host:
     clock: bool | None
     installed: Document | None
     installed_problem: str | None
+    tiers: Sequence[Tier] = ()
+    declared: Sequence[dict[str, Any]] = ()
 
 
 @dataclass
@@ -102,6 +104,7 @@ class Evidence:
     processes: Sequence[discovery.Process] = ()
     units: dict[str, Unit] = field(default_factory=dict)
     engines: Sequence[discovery.Found] = ()
+    running: Sequence[evidence_engine.Running] = ()
     record: dict[str, Any] | None = None
     dead: namespaces.Judgement | None = None
 
@@ -131,6 +134,8 @@ def host_facts(document: Document, now: float, map_path: str) -> Host:
         clock=clock.synchronised(),
         installed=installed,
         installed_problem=problem,
+        tiers=document["tiers"],
+        declared=evidence_engine.declared(),
     )
 
 
@@ -210,6 +215,7 @@ def collect(tier: Tier, host: Host, deadline: float | None = None, roots: Roots 
         engines=discovery.engines(tier, account.uid) if host.processes is not None else [],
         record=state.read_run(tier),
     )
+    evidence.running = evidence_engine.running(processes, evidence.engines, roots.proc)
     if not place.exists:
         return evidence
     mounted = evidence.storage.mountpoint == path

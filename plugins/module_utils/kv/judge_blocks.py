@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""KV-04, KV-06, KV-07, KV-08 and KV-14: a tier's blocks, their age, and what deletes them. Pure."""
+"""KV-04, KV-06, KV-07, KV-08, KV-13 and KV-14: a tier's blocks, their age, and what deletes them. Pure."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from . import discovery, posture
+from . import discovery, judge_engine, offload_table, posture
 from .evidence_tier import Evidence, policy_of
 from .expiry import EXIT_CODES, MAX_SECONDS
 from .judge import Parts, Verdict
@@ -228,6 +228,12 @@ def no_leftovers(evidence: Evidence) -> Verdict:
     return parts.verdict("no stale temporaries, no unknown files", facts)
 
 
+def settings_safe(evidence: Evidence) -> Verdict:
+    """KV-13."""
+    tiers = evidence.host.tiers or [evidence.tier]
+    return judge_engine.settings_safe(evidence.tier, tiers, evidence.running, evidence.host.declared)
+
+
 def live_expiry_safe(evidence: Evidence) -> Verdict:
     """KV-14."""
     parts, store = Parts(), STORES[evidence.tier["store"]]
@@ -251,4 +257,7 @@ def live_expiry_safe(evidence: Evidence) -> Verdict:
         parts.unknown(gate.reason, "run the audit as root")
     elif not gate.allowed:
         parts.fail(gate.reason, "upgrade the engine, or stop it while blocks expire")
+    elif store.engine == "vllm" and offload_table.is_newer(gate.version):
+        # Expiry goes on: a block that outlives its retention is worse than a miss in an engine nobody read yet.
+        parts.unknown(offload_table.why_unknown(gate.version), "update this collection, then audit again")
     return parts.verdict(f"{gate.reason} ({store.engine} {gate.version or 'of any version'})", facts)

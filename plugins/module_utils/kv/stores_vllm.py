@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+
 from .stores_model import (
     BLOCK,
     CONFIG,
@@ -49,6 +51,26 @@ def _hashed_tree(*namespace_files: File) -> Dir:
     )
 
 
+def block_place(block: str) -> tuple[str, str, str]:
+    """Where a block of that hash lies below MODEL_DIGEST_rRANK: directory, beginning of the next one's name, file."""
+    return block[:3], block[3:5] + "_g", block + ".bin"
+
+
+def is_namespace(directory: str) -> bool:
+    """Is that the name of a directory of blocks at the root of a tier?"""
+    return re.fullmatch(_NAMESPACE + r"_r\d+", directory, re.ASCII) is not None
+
+
+def block_of_key(key: str) -> str | None:
+    """The hash of a block in a path or an object key, None if it is no block."""
+    parts = key.rsplit("/", 3)
+    match = re.fullmatch(rf"({_HASH})\.bin", parts[-1], re.ASCII)
+    if match is None or len(parts) < 3:
+        return None
+    first, second, _file = block_place(match.group(1))
+    return match.group(1) if parts[-3] == first and parts[-2].startswith(second) else None
+
+
 _CONFIG = File(CONFIG, name(r"config\.json"))
 _PROBE = File(TEMP, name(r"\.o_direct_probe_\d+\.tmp"))
 _AGE_IS_LAST_WRITE = "slots are reused in place: the file's age is that of its last write, however old its blocks are"
@@ -79,7 +101,7 @@ STORES = (
                 "vLLM 0.33.0 v1/core/kv_cache_utils.py:108,118-130; observed with 0.29.0",
             ),
             Danger(
-                "the compiled writer (0.27.1 and later) loses a reference to None per call: "
+                "the compiled writer (0.27.0 and later) loses a reference to None per call: "
                 "Python 3.12 or newer is needed",
                 "observed with 0.28.0, 0.29.0 and 0.31.0 on CPython 3.11",
             ),
@@ -213,14 +235,17 @@ STORES = (
     ),
     Store(
         name="vllm_p2p",
-        title="vLLM peer tier (secondary tier `p2p`, 0.25.1 and later)",
+        title="vLLM peer tier (secondary tier `p2p`, 0.25.0 and later)",
         engine="vllm",
         layout=None,
         live=True,
         live_from=None,
         removing="nothing lies on disk",
         dangers=(
-            Danger("plain TCP without authentication, port 5710 and up", "vLLM 0.33.0 p2p/control/zmq.py:173-178"),
+            Danger(
+                "plain TCP without authentication, port 5710 and up; 0.25 binds every address, port 7777",
+                "vLLM 0.33.0 p2p/control/zmq.py:173-178",
+            ),
         ),
     ),
 )

@@ -1,0 +1,238 @@
+#!/usr/bin/python
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: kv_prefix_probe
+short_description: Can whoever lists a store recognise a known prompt prefix?
+version_added: 0.1.0
+author:
+  - llmhost contributors (@llmhost)
+description:
+  - Computes the names that vLLM gives the blocks of a known prompt and looks for them in a directory or a listing.
+  - Names are a function of the tokens, the release, the hash algorithm and the salt. If a prompt that was sent without
+    the tenant's salt is found, so would be any other prompt that somebody guesses.
+  - Use canary prompts made up for the purpose, never a real one. Token ids stand in the log of the module's call.
+  - Looks at names only, reads no block and changes nothing.
+extends_documentation_fragment:
+  - llmhost.hardening.attributes
+  - llmhost.hardening.attributes.read_only
+options:
+  token_ids:
+    description:
+      - The prompt as token ids. Exactly one of O(token_ids) and O(text) is needed.
+    type: list
+    elements: int
+  text:
+    description:
+      - The prompt as text, which the engine at O(tokenizer_url) turns into tokens.
+    type: str
+  tokenizer_url:
+    description:
+      - The engine's tokenizer endpoint, for example V(http://127.0.0.1:8000/tokenize). Plain http on loopback only.
+    type: str
+  model:
+    description:
+      - The model's name for the tokenizer endpoint, if it serves several.
+    type: str
+  version:
+    description:
+      - The vLLM release that wrote the store.
+    type: str
+    required: true
+  block_size:
+    description:
+      - Tokens in one block, the engine's C(--block-size).
+    type: int
+    default: 16
+  blocks_per_chunk:
+    description:
+      - Blocks in one file or object, as in the engine's settings.
+    type: int
+    default: 1
+  hash_algorithm:
+    description:
+      - The engine's C(--prefix-caching-hash-algo).
+    type: str
+    choices:
+      - sha256
+      - sha256_cbor
+    default: sha256
+  salt:
+    description:
+      - The C(cache_salt) of the tenant. Without it, unsalted blocks are looked for.
+    type: str
+  hash_seed:
+    description:
+      - The engine's C(PYTHONHASHSEED). Leave it out if that is not set.
+    type: str
+  path:
+    description:
+      - Root of a file system tier. Exactly one of O(path), O(tier) and O(keys) is needed.
+    type: path
+  tier:
+    description:
+      - Name of a file system tier in the host's data map.
+    type: str
+  data_map:
+    description:
+      - The normalised data map for O(tier). Default is the one that is installed on the host.
+    type: dict
+  keys:
+    description:
+      - Paths or object keys of a listing that was made elsewhere.
+    type: list
+    elements: str
+seealso:
+  - module: llmhost.hardening.kv_audit
+"""
+
+EXAMPLES = r"""
+- name: Is the canary prompt in the store without a salt?
+  llmhost.hardening.kv_prefix_probe:
+    text: "{{ canary }}"
+    tokenizer_url: http://127.0.0.1:8000/tokenize
+    version: 0.33.0
+    tier: chat
+  register: probe
+
+- name: Names must tell nothing
+  ansible.builtin.assert:
+    that: not probe.found
+    fail_msg: "{{ probe.present }} of {{ probe.blocks }} blocks of the canary are there: requests miss the gateway"
+"""
+
+RETURN = r"""
+found:
+  description: Is any block of the prompt there?
+  returned: success
+  type: bool
+  sample: false
+predictable:
+  description: Can the names be known at all? Before vLLM 0.29 only if C(PYTHONHASHSEED) is set.
+  returned: success
+  type: bool
+  sample: true
+reason:
+  description: Why the names cannot be known; empty if they can.
+  returned: success
+  type: str
+  sample: ""
+blocks:
+  description: How many files or objects the prompt would fill.
+  returned: success
+  type: int
+  sample: 3
+present:
+  description: How many of them are there.
+  returned: success
+  type: int
+  sample: 0
+names:
+  description: The hash of each, in the order of the prompt, and whether it is there.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Hexadecimal hash.
+      type: str
+    present:
+      description: Is it there?
+      type: bool
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
+    blocknames,
+    datamap,
+    fsio,
+    mapkeys,
+    prefixprobe,
+)
+
+
+def _root(params: dict) -> str:
+    """The directory to look in."""
+    if params["path"] is not None:
+        return mapkeys.clean_path(params["path"])
+    given = params["data_map"]
+    document = datamap.load() if given is None else datamap.validate(given, "data_map")
+    tier = datamap.tier_named(document, params["tier"])
+    if tier["store"] not in ("vllm_fs", "llmd_fs"):
+        raise ValueError("tier {name} (store {store}) has no blocks with such names".format(**tier))
+    return tier["path"]
+
+
+def _probe(params: dict) -> dict:
+    try:
+        blocknames.seed_of(params["version"], params["hash_seed"])
+    except blocknames.Unpredictable as error:
+        return {"found": False, "predictable": False, "reason": str(error), "blocks": 0, "present": 0, "names": []}
+    tokens = params["token_ids"]
+    if tokens is None:
+        tokens = prefixprobe.tokenize(params["tokenizer_url"], params["text"], params["model"])
+    names = blocknames.names(
+        tokens,
+        params["block_size"],
+        params["version"],
+        params["hash_algorithm"],
+        params["salt"],
+        params["hash_seed"],
+        params["blocks_per_chunk"],
+    )
+    if not names:
+        raise ValueError("%d tokens do not fill one block: use a longer prompt" % len(tokens))
+    if params["keys"] is not None:
+        there = prefixprobe.in_keys(names, params["keys"])
+    else:
+        there = prefixprobe.in_directory(names, _root(params))
+    return {
+        "found": any(there),
+        "predictable": True,
+        "reason": "",
+        "blocks": len(names),
+        "present": sum(there),
+        "names": [{"name": name, "present": present} for name, present in zip(names, there)],
+    }
+
+
+def main() -> None:
+    """Ansible calls this."""
+    module = AnsibleModule(
+        argument_spec={
+            "token_ids": {"type": "list", "elements": "int", "no_log": False},
+            "text": {"type": "str", "no_log": True},
+            "tokenizer_url": {"type": "str"},
+            "model": {"type": "str"},
+            "version": {"type": "str", "required": True},
+            "block_size": {"type": "int", "default": 16},
+            "blocks_per_chunk": {"type": "int", "default": 1},
+            "hash_algorithm": {"type": "str", "choices": ["sha256", "sha256_cbor"], "default": "sha256"},
+            "salt": {"type": "str", "no_log": True},
+            "hash_seed": {"type": "str", "no_log": True},
+            "path": {"type": "path"},
+            "tier": {"type": "str"},
+            "data_map": {"type": "dict"},
+            "keys": {"type": "list", "elements": "str", "no_log": False},
+        },
+        required_one_of=[("token_ids", "text"), ("path", "tier", "keys")],
+        mutually_exclusive=[("token_ids", "text"), ("path", "tier", "keys")],
+        required_by={"text": "tokenizer_url", "data_map": "tier"},
+        supports_check_mode=True,
+    )
+    try:
+        result = _probe(module.params)
+    except (datamap.MapError, fsio.UnsafePath, OSError, ValueError) as error:
+        module.fail_json(msg=str(error))
+    except KeyError as error:
+        module.fail_json(msg=str(error.args[0]))
+    module.exit_json(changed=False, **result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+#!/usr/bin/env python
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Installs the whole vLLM 0.29 for CPUs, once, into the cache (1.8 GB), and prints its Python.
+
+torch's CPU build is not on PyPI: it comes from the directories or pages in UV_FIND_LINKS (or PIP_FIND_LINKS), default
+https://download.pytorch.org/whl/cpu/torch/.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+LOCK = Path(__file__).with_name("engine.lock")
+PYTORCH = "https://download.pytorch.org/whl/cpu/torch/"
+
+
+def fail(problem: str) -> None:
+    sys.exit(f"build_engine.py: {problem}")
+
+
+def main() -> None:
+    there = [found for name in ("python3.11", "python3") if (found := shutil.which(name)) and _is_3_11(found)]
+    if not there:
+        fail("torch's wheel is for Python 3.11, which is not here; run: apt-get install -y python3.11 python3.11-venv")
+    if shutil.which("uv") is None:
+        fail("uv is not on the PATH; run: make engine")
+    cache = Path(os.environ.get("LLMHOST_CACHE") or Path.home() / ".cache" / "llmhost") / "engine-cpu"
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        stamp = hashlib.sha256(LOCK.read_bytes()).hexdigest()
+        venv, marked = cache / "venv", cache / "venv" / ".stamp"
+        if not marked.exists() or marked.read_text() != stamp:
+            shutil.rmtree(venv, ignore_errors=True)
+            links = os.environ.get("UV_FIND_LINKS") or os.environ.get("PIP_FIND_LINKS") or PYTORCH
+            environment = {**os.environ, "UV_FIND_LINKS": links.replace(" ", ",")}
+            for command in (
+                ["uv", "venv", "-q", "--python", there[0], str(venv)],
+                ["uv", "pip", "sync", "-q", "--python", str(venv / "bin/python"), "--require-hashes", str(LOCK)],
+            ):
+                done = subprocess.run(command, env=environment, stdout=sys.stderr, check=False)
+                if done.returncode:
+                    fail(
+                        f"`{' '.join(command)}` ended with {done.returncode}; is PyPI reachable, and torch in {links}?"
+                    )
+            marked.write_text(stamp)
+    print(venv / "bin" / "python")
+
+
+def _is_3_11(python: str) -> bool:
+    code = "import sys, venv; sys.exit(sys.version_info[:2] != (3, 11))"
+    return subprocess.run([python, "-c", code], check=False).returncode == 0
+
+
+if __name__ == "__main__":
+    main()
