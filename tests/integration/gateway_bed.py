@@ -109,8 +109,13 @@ class Gateway:
         self.given = {**self.given, "tenants": who}
         problems = settings_.problems(self.settings, "test")
         assert not problems, "\n".join(map(str, problems))
-        (self.home / "tenants").write_text(tenants.render(who))
-        (self.home / "nginx.conf").write_text(render.nginx_conf(self.settings, self.places))
+        self.replace("tenants", tenants.render(who))
+        self.replace("nginx.conf", render.nginx_conf(self.settings, self.places))
+
+    def replace(self, name: str, text: str) -> None:
+        """Put a file in place as the role does: whole or not at all."""
+        (self.home / "new").write_text(text)
+        (self.home / "new").rename(self.home / name)
 
     def command(self, *more: str) -> list[str]:
         return [NGINX or "nginx", "-p", str(self.home), "-c", self.places.config, *more]
@@ -150,13 +155,21 @@ class Gateway:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait(10)
 
-    def reload(self, wait: bool = True) -> None:
+    def reload(self) -> None:
+        """What `systemctl reload` does."""
         assert self.process
         self.process.send_signal(signal.SIGHUP)
+
+    def wait_for_tenants(self) -> None:
+        """Until the worker serves the tenants of the file."""
         wanted = derive.text_id((self.home / "tenants").read_bytes())
+        self.wait_for(f'tenants="{wanted}"')
+
+    def wait_for(self, text: str) -> None:
+        """Until the metrics hold this text."""
         end = time.monotonic() + 15
-        while wait and f'tenants="{wanted}"' not in self.metrics():
-            assert time.monotonic() < end, "the reload never took effect:\n" + self.errors()
+        while text not in self.metrics():
+            assert time.monotonic() < end, f"never came: {text}\n" + self.errors()
             time.sleep(0.02)
 
     def errors(self) -> str:
@@ -217,12 +230,19 @@ class Gateway:
 
 
 @contextlib.contextmanager
+def home() -> Iterator[Path]:
+    """A directory that an account other than the tests' can reach."""
+    with tempfile.TemporaryDirectory(prefix="llmhost-gateway-", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+@contextlib.contextmanager
 def gateway(**given: Any) -> Iterator[Gateway]:
     """A gateway that runs, with an upstream that answers."""
     assert not missing(), missing()
     upstream = Upstream()
-    with tempfile.TemporaryDirectory(prefix="llmhost-gateway-") as home:
-        running = Gateway(Path(home), upstream, given)
+    with home() as directory:
+        running = Gateway(directory, upstream, given)
         try:
             running.start()
             yield running
@@ -235,3 +255,21 @@ def no_salt_in(text: str | bytes) -> bool:
     """True if none of the tenants' salts stands in the text."""
     data = text if isinstance(text, str) else text.decode("latin-1")
     return not any(salt(name) in data for name in API_KEYS) and not re.search(KEY.hex(), data)
+
+
+def salts_of(body: bytes) -> list[object]:
+    """The value of every top-level key of a document that Python reads as cache_salt, in order."""
+    objects: list[list[tuple[str, object]]] = []
+
+    def keep(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        objects.append(pairs)
+        return dict(pairs)
+
+    json.loads(body, object_pairs_hook=keep)
+    # The outermost object is closed last.
+    return [value for key, value in objects[-1] if key == "cache_salt"]
+
+
+def config_id(running: Gateway) -> str:
+    """What a gateway with this configuration calls it."""
+    return render.config_id(running.settings, running.places)

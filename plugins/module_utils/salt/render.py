@@ -101,9 +101,12 @@ def _paths(settings: dict[str, Any]) -> str:
 
 def nginx_conf(settings: dict[str, Any], places: Places = HOST) -> str:
     """The configuration of the gateway's own nginx."""
-    text = _nginx_conf(settings, places, "")
-    # The running gateway tells which configuration it has.
-    return _nginx_conf(settings, places, derive.text_id(text.encode()))
+    return _nginx_conf(settings, places, config_id(settings, places))
+
+
+def config_id(settings: dict[str, Any], places: Places = HOST) -> str:
+    """What the running gateway calls the configuration that it has."""
+    return derive.text_id(_nginx_conf(settings, places, "").encode())
 
 
 def _indent(lines: list[str], depth: int) -> str:
@@ -151,6 +154,7 @@ http {{
             paths = {_paths(settings)},
         }}
     }}
+    init_worker_by_lua_block {{ llmhost.init_worker() }}
     client_header_timeout 15s;
     client_body_timeout 30s;
     send_timeout 600s;

@@ -52,7 +52,7 @@ local MESSAGES = {
 
 local CONTENT_TYPES = { ["application/json"] = true, ["application/json;charset=utf-8"] = true }
 
-local settings, tenants, credentials
+local settings, site_key, tenants, credentials, tenants_id, unreadable
 local digest, size = ffi.new("unsigned char[32]"), ffi.new("unsigned int[1]")
 
 local function hex(bytes)
@@ -98,8 +98,7 @@ local function salt(key, label, tenant, epoch)
 end
 
 -- A line: NAME epoch=EPOCH [key=DIGEST...] [certificate=DIGEST...] [no_persist]
-local function read_tenants(path, key)
-    local text = read(path)
+local function parse_tenants(text, path)
     local found, by_credential, number = {}, {}, 0
     for line in text:gmatch "([^\n]*)\n?" do
         number = number + 1
@@ -134,23 +133,35 @@ local function read_tenants(path, key)
             if not tenant.epoch then
                 bad("tenant " .. name .. " has no epoch")
             end
-            tenant.salt = salt(key, settings.label, name, tenant.epoch)
+            tenant.salt = salt(site_key, settings.label, name, tenant.epoch)
             found[name] = tenant
         elseif line:find "%S" then
             bad "a line begins with a tenant's name"
         end
     end
-    return found, by_credential, text
+    return found, by_credential
+end
+
+local function load_tenants()
+    local text = read(settings.tenants)
+    local id = hex(sha256(text)):sub(1, 16)
+    if id == unreadable then
+        return
+    end
+    if id ~= tenants_id then
+        unreadable = id
+        tenants, credentials = parse_tenants(text, settings.tenants)
+        tenants_id = id
+    end
+    unreadable = nil
 end
 
 -- Runs in the master at every start and reload; an error keeps a start from happening and a reload without effect.
 function M.init(given)
     settings = given
-    local key = read_key(given.key)
-    local text
-    tenants, credentials, text = read_tenants(given.tenants, key)
-    settings.key_id = hex(hmac(key, "llmhost-key-id")):sub(1, 16)
-    settings.tenants_id = hex(sha256(text)):sub(1, 16)
+    site_key = read_key(given.key)
+    settings.key_id = hex(hmac(site_key, "llmhost-key-id")):sub(1, 16)
+    load_tenants()
     if given.engine_key then
         local secret = read(given.engine_key):gsub("%s+$", "")
         if secret == "" or secret:find "[^\33-\126]" then
@@ -158,7 +169,23 @@ function M.init(given)
         end
         settings.authorization = "Bearer " .. secret
     end
-    collectgarbage()
+end
+
+-- A worker takes new tenants and epochs by itself: no connection is closed for them, as it would be by new workers. A
+-- file that it cannot read changes nothing and is told once.
+function M.init_worker()
+    ngx.timer.every(1, function(premature)
+        if not premature then
+            local fine, why = pcall(load_tenants)
+            if not fine then
+                ngx.log(ngx.ERR, why)
+            elseif not unreadable then
+                ngx.shared.llmhost_metrics:set("tenants_file", 1)
+                return
+            end
+            ngx.shared.llmhost_metrics:set("tenants_file", 0)
+        end
+    end)
 end
 
 local function count(name, ...)
@@ -358,10 +385,12 @@ function M.metrics()
         known = known + 1
     end
     ngx.say("# TYPE llmhost_gateway_tenants gauge\nllmhost_gateway_tenants ", known)
+    -- 0 while the file of the tenants cannot be read and the tenants before it are served.
+    ngx.say("# TYPE llmhost_gateway_tenants_file_ok gauge\nllmhost_gateway_tenants_file_ok ", dict:get "tenants_file" or 1)
     -- What the running workers were made from; digests, no secret can be told from them.
     ngx.say(
         "# TYPE llmhost_gateway_info gauge\nllmhost_gateway_info{config=\"", settings.config_id,
-        '",key="', settings.key_id, '",tenants="', settings.tenants_id, '"} 1'
+        '",key="', settings.key_id, '",tenants="', tenants_id, '"} 1'
     )
 end
 
