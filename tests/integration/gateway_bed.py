@@ -207,8 +207,10 @@ class Gateway:
         with socket.create_connection(("127.0.0.1", self.port), seconds) as sock:
             sock.settimeout(seconds)
             answer = b""
+            # A refusal may come, and the connection close, before all is sent.
             with contextlib.suppress(TimeoutError, ConnectionResetError, BrokenPipeError):
                 sock.sendall(data)
+            with contextlib.suppress(TimeoutError, ConnectionResetError):
                 while chunk := sock.recv(65536):
                     answer += chunk
         return answer

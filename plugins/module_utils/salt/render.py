@@ -99,14 +99,14 @@ def _paths(settings: dict[str, Any]) -> str:
     return "{ " + ", ".join(entries) + " }"
 
 
-def nginx_conf(settings: dict[str, Any], places: Places = HOST) -> str:
-    """The configuration of the gateway's own nginx."""
-    return _nginx_conf(settings, places, config_id(settings, places))
+def nginx_conf(settings: dict[str, Any], places: Places = HOST, code: str = "") -> str:
+    """The configuration of the gateway's own nginx; code names the Lua that goes with it."""
+    return _nginx_conf(settings, places, config_id(settings, places, code))
 
 
-def config_id(settings: dict[str, Any], places: Places = HOST) -> str:
-    """What the running gateway calls the configuration that it has."""
-    return derive.text_id(_nginx_conf(settings, places, "").encode())
+def config_id(settings: dict[str, Any], places: Places = HOST, code: str = "") -> str:
+    """What the running gateway calls the configuration and the code that it has."""
+    return derive.text_id((_nginx_conf(settings, places, "") + code).encode())
 
 
 def _indent(lines: list[str], depth: int) -> str:
