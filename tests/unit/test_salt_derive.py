@@ -38,7 +38,8 @@ def test_two_things_never_have_one_salt(one, other):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [(("a", "b-c", "1"), ("a-b", "c", "1")), (("l", "t1", "1"), ("l", "t", "11")), (("l", "t", "1"), ("l1", "t", "1"))]
+    ("one", "other"),
+    [(("a", "b-c", "1"), ("a-b", "c", "1")), (("l", "t1", "1"), ("l", "t", "11")), (("l", "t", "1"), ("l1", "t", "1"))],
 )
 def test_parts_cannot_be_shifted_into_one_another(one, other):
     salts = [derive.salt(bytes.fromhex(KEY), tenant, epoch, label) for label, tenant, epoch in (one, other)]
@@ -67,7 +68,7 @@ def test_what_could_be_encoded_like_something_else_is_refused(tenant, epoch, lab
         ("g" + KEY[1:], "64 hexadecimal digits"),
         ("00" * 32, "no random source"),
         ("0123456789abcdef" * 4, "no random source"),
-        ("correct horse battery staple xxx".encode().hex(), "no random source"),
+        (b"correct horse battery staple xxx".hex(), "no random source"),
     ],
 )
 def test_a_weak_key_is_refused_and_not_repeated(text, reason):

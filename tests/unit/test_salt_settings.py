@@ -30,7 +30,9 @@ def test_plain_settings_are_taken():
     tls = {"tls_certificate": "/etc/ssl/gw.pem", "tls_key": "/etc/ssl/gw.key"}
     assert why(listen="0.0.0.0:443", **tls) == ""
     assert why(listen="[::1]:8100", upstream="[::1]:8000") == ""
-    assert why(identity="auth_request", auth_url="http://127.0.0.1:9000/who", tenants=[{"name": "a", "epoch": "1"}]) == ""
+    assert (
+        why(identity="auth_request", auth_url="http://127.0.0.1:9000/who", tenants=[{"name": "a", "epoch": "1"}]) == ""
+    )
 
 
 def test_a_problem_names_host_key_reason_and_fix():
@@ -114,7 +116,9 @@ def test_versions_that_were_checked_are_taken(version):
     assert why(engine_version=version) == ""
 
 
-@pytest.mark.parametrize("path", [*endpoints.CLOSED, "/v1/chat/completions/render", "/v1/anything", "/v1/chat/completions;x"])
+@pytest.mark.parametrize(
+    "path", [*endpoints.CLOSED, "/v1/chat/completions/render", "/v1/anything", "/v1/chat/completions;x"]
+)
 def test_an_endpoint_without_a_salt_is_never_opened(path):
     assert f"{path} may not be opened: " in why(paths=[path])
 
