@@ -16,7 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -239,13 +239,15 @@ def home() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def gateway(**given: Any) -> Iterator[Gateway]:
-    """A gateway that runs, with an upstream that answers."""
+def gateway(prepare: Callable[[Gateway], None] | None = None, /, **given: Any) -> Iterator[Gateway]:
+    """A gateway that runs, with an upstream that answers; prepare adds to its files before it starts."""
     assert not missing(), missing()
     upstream = Upstream()
     with home() as directory:
         running = Gateway(directory, upstream, given)
         try:
+            if prepare:
+                prepare(running)
             running.start()
             yield running
         finally:

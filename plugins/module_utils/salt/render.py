@@ -159,10 +159,12 @@ http {{
     client_body_timeout 30s;
     send_timeout 600s;
     keepalive_timeout 75s;
+    keepalive_requests 1000000;
     reset_timedout_connection on;
     upstream llmhost_engine {{
         server {settings_.address(settings["upstream"])};
         keepalive 64;
+        keepalive_requests 1000000;
     }}
     server {{
 {_indent(_listener(settings, places), 8)}

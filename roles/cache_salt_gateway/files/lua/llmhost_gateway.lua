@@ -282,7 +282,16 @@ function M.access()
     if not spliced then
         return refuse(dropped, name)
     end
-    ngx.req.set_body_data(spliced)
+    local length = 0
+    for i = 1, #spliced do
+        length = length + #spliced[i]
+    end
+    -- With its exact length it stays in memory.
+    ngx.req.init_body(length)
+    for i = 1, #spliced do
+        ngx.req.append_body(spliced[i])
+    end
+    ngx.req.finish_body()
     ngx.var.llmhost_authorization = settings.authorization or ""
     ngx.ctx.salt = tenant.salt
     count("injections", tenant.name)
