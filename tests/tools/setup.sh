@@ -15,8 +15,10 @@ PACKAGES=(
     e2fsprogs
     gcc
     git
+    libnginx-mod-http-lua
     make
     mmdebstrap
+    nginx
     openssh-client
     python3-venv
     qemu-system-x86

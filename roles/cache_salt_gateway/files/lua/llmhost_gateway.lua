@@ -273,23 +273,31 @@ function M.access()
         return refuse(ngx.req.get_body_file() and "too_large" or "body")
     end
     local head = '"cache_salt":"' .. tenant.salt .. '"' .. (tenant.no_persist and NO_PERSIST or "")
-    local spliced, dropped, name = json.splice(
+    local pieces, dropped, more = json.splice(
         body,
         head,
         tenant.no_persist and DROP_NO_PERSIST or DROP,
         tenant.no_persist and REFUSE_NO_PERSIST or REFUSE
     )
-    if not spliced then
-        return refuse(dropped, name)
+    if not pieces then
+        return refuse(dropped, more)
     end
     local length = 0
-    for i = 1, #spliced do
-        length = length + #spliced[i]
+    for i = 1, #pieces do
+        length = length + #pieces[i]
     end
     -- With its exact length it stays in memory.
     ngx.req.init_body(length)
-    for i = 1, #spliced do
-        ngx.req.append_body(spliced[i])
+    -- A Lua string may not change, but nobody else looks before it is as it was.
+    local brace = more and ffi.cast("uint8_t *", body)
+    if brace then
+        brace[0] = 0x20
+    end
+    for i = 1, #pieces do
+        ngx.req.append_body(pieces[i])
+    end
+    if brace then
+        brace[0] = 0x7B
     end
     ngx.req.finish_body()
     ngx.var.llmhost_authorization = settings.authorization or ""
