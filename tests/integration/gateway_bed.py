@@ -118,7 +118,7 @@ class Gateway:
         (self.home / "new").rename(self.home / name)
 
     def command(self, *more: str) -> list[str]:
-        return [NGINX or "nginx", "-p", str(self.home), "-c", self.places.config, *more]
+        return [NGINX or "nginx", "-e", "stderr", "-p", str(self.home), "-c", self.places.config, *more]
 
     def check(self) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.command("-t"), capture_output=True, text=True, check=False)

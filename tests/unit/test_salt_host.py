@@ -35,6 +35,7 @@ class Host:
         (root / "engine.key").chmod(0o400)
         monkeypatch.setattr(host, "UNIT_DIR", str(root))
         monkeypatch.setattr(host, "WAIT", 0.3)
+        monkeypatch.setattr(host, "PAUSE", 0)
         monkeypatch.setattr(render, "ACCOUNT", "root")
         monkeypatch.setattr(host, "running", lambda _settings: self.says if self.active else None)
         monkeypatch.setattr(engine, "engines", list)

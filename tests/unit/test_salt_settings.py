@@ -35,6 +35,11 @@ def test_plain_settings_are_taken():
     )
 
 
+def test_numbers_that_a_template_made_texts_of_are_numbers():
+    assert why(max_body_bytes="1048576", workers="2") == "" and "it is no int" in why(workers="two")
+    assert settings.complete(given(workers="2"))["workers"] == 2
+
+
 def test_a_problem_names_host_key_reason_and_fix():
     text = why(listen="0.0.0.0:8100")
     assert text.startswith("host gpu1, cache_salt_gateway_listen: 0.0.0.0:8100 is open to the network")

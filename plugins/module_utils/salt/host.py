@@ -24,6 +24,7 @@ from .settings import Problem
 
 UNIT_DIR = "/etc/systemd/system"
 WAIT = 20
+PAUSE = 1.2
 
 
 @dataclass
@@ -261,6 +262,9 @@ def apply(todo: Plan, places: render.Places = render.HOST) -> None:
                 + _journal()
             )
         time.sleep(0.2)
+    if todo.action == "wait":
+        # One of its workers has; the others look once a second, too.
+        time.sleep(PAUSE)
 
 
 def _systemctl(verb: str) -> None:

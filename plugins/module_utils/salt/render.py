@@ -226,7 +226,8 @@ def unit(settings: dict[str, Any], places: Places = HOST) -> str:
     credentials = "\n".join(f"LoadCredential={name}:{path}" for name, path in sorted(_credentials(settings).items()))
     where = settings_.address(settings["listen"])
     low = "CAP_NET_BIND_SERVICE" if where and where.port < 1024 else ""
-    nginx = f"/usr/sbin/nginx -c {places.config}"
+    # Not the log of an operator's nginx, which it would open before it reads the configuration.
+    nginx = f"/usr/sbin/nginx -e stderr -c {places.config}"
     return f"""{HEADER}\
 [Unit]
 Description=Cache salts of the tenants, in front of the LLM server

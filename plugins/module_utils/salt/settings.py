@@ -70,16 +70,27 @@ def address(text: Any) -> Address | None:
         return None
 
 
+def _plain(given: dict[str, Any]) -> dict[str, Any]:
+    """Numbers as numbers: templates of ansible-core before 2.19 make texts of them."""
+    numbers = {key for key, default in DEFAULTS.items() if type(default) is int}
+    return {
+        key: int(value)
+        if key in numbers and isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,12}", value)
+        else value
+        for key, value in given.items()
+    }
+
+
 def complete(given: dict[str, Any]) -> dict[str, Any]:
     """The settings with defaults filled in and the paths that are open."""
-    settings = {**DEFAULTS, **given}
+    settings = {**DEFAULTS, **_plain(given)}
     settings["paths"] = list(settings["paths"] or endpoints.defaults(str(settings["engine_version"])))
     return settings
 
 
 def problems(given: dict[str, Any], host: str) -> list[Problem]:
     """Everything that is wrong with the settings of a host's gateway."""
-    wrong_types = _types(given)
+    wrong_types = _types(_plain(given))
     if wrong_types:
         return [Problem(host, key, why, fix) for key, why, fix in wrong_types]
     settings = complete(given)
