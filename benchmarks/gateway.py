@@ -85,7 +85,7 @@ def once(connection: http.client.HTTPConnection, body: bytes) -> float:
 
 
 def processor_time(master: int) -> float:
-    """Milliseconds of processor that the workers of an nginx have used: unlike the clock, it does not count neighbours."""
+    """Milliseconds of processor that the workers of an nginx used: unlike the clock it does not count neighbours."""
     total = 0.0
     for worker in Path(f"/proc/{master}/task/{master}/children").read_text().split():
         fields = Path(f"/proc/{worker}/stat").read_text().rpartition(") ")[2].split()
