@@ -51,7 +51,7 @@ install_packages() {
     [ -z "$nginx" ] || as_root systemctl mask --runtime --quiet "$nginx" || nginx=
     as_root env DEBIAN_FRONTEND=noninteractive sh -c \
         'apt-get update -q && apt-get install -qy --no-install-recommends "$@"' sh "${missing[@]}" </dev/null || status=$?
-    [ -z "$nginx" ] || as_root sh -c 'systemctl unmask --runtime --quiet "$1"; systemctl disable --quiet "$1"' sh "$nginx" || true
+    [ -z "$nginx" ] || { as_root systemctl unmask --runtime --quiet "$nginx"; as_root systemctl disable --quiet "$nginx"; } || true
     [ "$status" = 77 ] && fail "packages are missing and sudo is not available; as root run:
     apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
     [ "$status" = 0 ] || fail "apt-get could not install: ${missing[*]}"
