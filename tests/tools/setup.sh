@@ -15,8 +15,10 @@ PACKAGES=(
     e2fsprogs
     gcc
     git
+    libnginx-mod-http-lua
     make
     mmdebstrap
+    nginx
     openssh-client
     python3-venv
     qemu-system-x86
@@ -43,9 +45,13 @@ install_packages() {
     done
     [ ${#missing[@]} = 0 ] && return
     echo "setup: installing ${missing[*]}"
-    local status=0
+    local status=0 nginx=
+    # A new nginx would serve Debian's default site to the network; the tests start their own.
+    [[ -d /run/systemd/system && " ${missing[*]} " = *" nginx "* ]] && nginx=nginx.service
+    [ -z "$nginx" ] || as_root systemctl mask --runtime --quiet "$nginx" || nginx=
     as_root env DEBIAN_FRONTEND=noninteractive sh -c \
         'apt-get update -q && apt-get install -qy --no-install-recommends "$@"' sh "${missing[@]}" </dev/null || status=$?
+    [ -z "$nginx" ] || { as_root systemctl unmask --runtime --quiet "$nginx"; as_root systemctl disable --quiet "$nginx"; } || true
     [ "$status" = 77 ] && fail "packages are missing and sudo is not available; as root run:
     apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
     [ "$status" = 0 ] || fail "apt-get could not install: ${missing[*]}"

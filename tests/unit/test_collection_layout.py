@@ -84,9 +84,23 @@ def sources() -> list[Path]:
 
 
 def test_the_collection_has_all_its_parts() -> None:
-    assert {role.name for role in ROLES} >= {"engine_offload", "kv_access", "kv_bucket", "kv_retention", "kv_volume"}
+    assert [role.name for role in ROLES] == [
+        "cache_salt_gateway",
+        "engine_offload",
+        "kv_access",
+        "kv_bucket",
+        "kv_retention",
+        "kv_volume",
+    ]
     assert {path.stem for path in ROOT.glob("playbooks/*.yml")} >= {"harden", "audit"}
-    assert {path.stem for path in FILTERS} >= {"data_map", "data_map_problems", "audit_table", "kv_transfer_config"}
+    assert {path.stem for path in FILTERS} == {
+        "audit_table",
+        "data_map",
+        "data_map_problems",
+        "kv_transfer_config",
+        "salt_gateway_problems",
+        "tenant_salt",
+    }
     assert KV and MODULES
 
 

@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The gateway that the role made, seen with an operator's commands, and hostile requests through it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import shlex
+
+import pytest
+
+testinfra_hosts = ["ansible://testbed"]
+
+MARKER = "prompt-marker-91c2"
+
+
+def output(host, command: str) -> str:
+    done = host.run(command)
+    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout.strip()
+
+
+def salt(host, tenant: str, epoch: str = "1", key: str = "/etc/llmhost/gateway/salt.key") -> str:
+    secret = bytes.fromhex(output(host, "cat " + key))
+    digest = hmac.new(secret, f"llmhost-cache-salt-v1\0{tenant}\0{epoch}".encode(), hashlib.sha256).digest()
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def ask(host, *requests: tuple[str, str, str]) -> list[tuple[int, str]]:
+    text = shlex.quote(json.dumps(requests))
+    return [tuple(pair) for pair in json.loads(output(host, f"printf %s {text} | python3 /opt/engine/ask.py"))]
+
+
+def seen(host) -> list[tuple[str, str, str]]:
+    """What reached the engine since this was last asked."""
+    lines = output(host, "cat /var/lib/engine/seen 2>/dev/null; : >/var/lib/engine/seen").splitlines()
+    return [tuple(json.loads(line)) for line in lines]
+
+
+def properties(host, *names: str) -> dict[str, str]:
+    shown = output(host, "systemctl show llmhost-gateway.service -p " + ",".join(names))
+    return dict(line.split("=", 1) for line in shown.splitlines())
+
+
+def test_it_runs_and_is_enabled(host):
+    service = host.service("llmhost-gateway.service")
+    assert service.is_running and service.is_enabled
+
+
+def test_no_process_of_it_is_root(host):
+    pid = properties(host, "MainPID")["MainPID"]
+    users = output(host, f"ps -o user:32= -p {pid} --ppid {pid}").split()
+    assert set(users) == {"llmhost-gateway"} and len(users) >= 2
+
+
+def test_debian_s_own_nginx_is_not_started(host):
+    assert not host.service("nginx.service").is_running and not host.service("nginx.service").is_enabled
+    listening = output(host, "ss -Hltn").splitlines()
+    assert not any(line.split()[3].endswith(":80") for line in listening)
+
+
+def test_it_listens_where_it_shall_and_nowhere_else(host):
+    pids = output(host, "ss -Hltnp").splitlines()
+    assert {line.split()[3] for line in pids if '"nginx"' in line} == {"127.0.0.1:8100", "127.0.0.1:9413"}
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("/etc/llmhost/gateway/salt.key", "root root 400"),
+        ("/etc/llmhost/gateway/tenants", "root llmhost-gateway 640"),
+        ("/etc/llmhost/gateway/nginx.conf", "root root 644"),
+        ("/etc/llmhost/gateway/verify.json", "root root 644"),
+        ("/usr/local/lib/llmhost/gateway/llmhost_gateway.lua", "root root 644"),
+        ("/usr/local/lib/llmhost/python/llmhost_salt_verify.py", "root root 644"),
+    ],
+)
+def test_files_are_root_s_and_as_closed_as_they_must_be(host, path, wanted):
+    assert output(host, f"stat -c '%U %G %a' {path}") == wanted
+
+
+def test_the_process_has_no_way_to_become_more(host):
+    shown = properties(host, "NoNewPrivileges", "CapabilityBoundingSet", "ProtectSystem", "LimitCORE", "MemorySwapMax")
+    assert shown == {
+        "NoNewPrivileges": "yes",
+        "CapabilityBoundingSet": "",
+        "ProtectSystem": "strict",
+        "LimitCORE": "0",
+        "MemorySwapMax": "0",
+    }
+
+
+EVIL = [
+    "{}",
+    '{"cache_salt":"evil"}',
+    '{"cache_salt":"evil","cache\\u005fsalt":"worse","a":[]}',
+    '{"a":9223372036854775807,"cache_salt":null}',
+    '{"cache_salt":{"x":"}"},"a":"\\"cache_salt\\""}',
+]
+REFUSED = [
+    ("", 400), ("[]", 400), ('{"a":NaN}', 400), ('\xef\xbb\xbf{"cache_salt":"evil"}', 400),
+    ('{"a":1}{"cache_salt":"x"}', 400),
+    ('{"kv_transfer_params":{}}', 400), ('{"messages":[{"content":[{"uuid":"u"}]}]}', 400), ('{"a":"\xff"}', 400),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tenant", ["acme", "bob", "shy"])
+def test_every_request_carries_its_tenant_s_salt_and_no_other(host, tenant):
+    seen(host)
+    answers = ask(host, *(("sk-" + tenant, "/v1/chat/completions", body) for body in EVIL))
+    assert [status for status, _text in answers] == [200] * len(EVIL)
+    arrived = seen(host)
+    assert len(arrived) == len(EVIL)
+    for who, path, body in arrived:
+        document = json.loads(body)
+        assert (who, path, document["cache_salt"]) == (tenant, "/v1/chat/completions", salt(host, tenant))
+        assert "evil" not in body and body.count('"cache_salt":') == 1
+        assert document.get("kv_transfer_params") == ({"max_offload_tokens": 0} if tenant == "shy" else None)
+
+
+def test_what_cannot_be_judged_is_refused(host):
+    seen(host)
+    answers = ask(host, *(("sk-acme", "/v1/completions", body) for body, _status in REFUSED))
+    assert [status for status, _text in answers] == [status for _body, status in REFUSED]
+    paths = ("/v2/embed", "/v1/models", "/v1/chat/completions?a=b", "/v1/./completions", "/metrics")
+    assert [status for status, _ in ask(host, *(("sk-acme", path, "{}") for path in paths))] == [404] * len(paths)
+    assert ask(host, ("sk-wrong", "/v1/completions", "{}"))[0][0] == 401
+    assert ask(host, ("sk-shy", "/v1/embeddings", "{}"))[0][0] == 403
+    assert seen(host) == []
+
+
+def test_a_quoted_salt_does_not_come_back(host):
+    ((status, text),) = ask(host, ("sk-acme", "/v1/completions", '{"quote":1}'))
+    assert status == 400 and salt(host, "acme") not in text and "x" * 43 in text
+
+
+def test_nobody_on_the_host_asks_the_engine_without_its_key(host):
+    code = (
+        "import urllib.request,urllib.error\n"
+        "try: urllib.request.urlopen(urllib.request.Request('http://127.0.0.1:8000/v1/completions', b'{}'))\n"
+        "except urllib.error.HTTPError as error: print(error.code)"
+    )
+    assert output(host, f"python3 -c {shlex.quote(code)}") == "401"
+
+
+def test_no_prompt_key_or_salt_is_logged_or_left(host):
+    body = '{"messages":"%s"}' % MARKER
+    ask(
+        host,
+        ("sk-acme", "/v1/completions", body),
+        ("sk-acme", "/v1/completions", body[:-1]),
+        ("sk-no", "/v1/completions", body),
+    )
+    journal = output(host, "journalctl --no-pager -o cat -t llmhost_gateway -u llmhost-gateway.service")
+    assert "tenant=acme path=/v1/completions status=200" in journal
+    for secret in (
+        MARKER,
+        "sk-acme",
+        "engine-key",
+        salt(host, "acme"),
+        output(host, "cat /etc/llmhost/gateway/salt.key"),
+    ):
+        assert secret not in journal
+    found = host.run(f"grep -rlF {MARKER} /run/llmhost-gateway /var/log /var/lib/nginx /tmp /var/tmp")
+    assert found.stdout == ""
+
+
+def test_metrics_tell_counts_and_no_salt(host):
+    text = output(
+        host,
+        "python3 -c 'import urllib.request as r; print(r.urlopen(\"http://127.0.0.1:9413/metrics\").read().decode())'",
+    )
+    assert "llmhost_gateway_tenants 3" in text and 'llmhost_gateway_overrides_total{tenant="bob"}' in text
+    assert salt(host, "acme") not in text
+
+
+def test_the_last_hop_s_file_fits_the_salts(host):
+    document = json.loads(output(host, "cat /etc/llmhost/gateway/verify.json"))
+    assert document["tenants"]["acme"] == hashlib.sha256(salt(host, "acme").encode()).hexdigest()
