@@ -95,7 +95,7 @@ class Side:
         command = [
             "nice",
             "-n",
-            "5",
+            "10",
             f"{self.engine}/bin/python3",
             f"{self.engine}/fs_writer.py",
             f"--root={self.root}",

@@ -16,10 +16,11 @@ import time
 import traceback
 from pathlib import Path
 
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.caps import CappedWalk
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.datamap import STATE_ROOT
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.mapkeys import KEYS
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.stores import STORES
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv.walk import Policy, Walk
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.walk import Policy
 
 VLLM = STORES["vllm_fs"]
 SLOTS = STORES["llamacpp_slots"]
@@ -186,7 +187,7 @@ def walked(tree: Tree, policy: Policy = POLICY, store=VLLM, **options):
     fd = os.open(tree.root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         options = {"owner_uid": os.getuid(), "now": float(tree.now), "delete": True, **options}
-        return Walk(fd, store, policy=policy, **options).run()
+        return CappedWalk(fd, store, policy=policy, **options).run()
     finally:
         os.close(fd)
 

@@ -61,7 +61,7 @@ def survey(**changes):
 def record(tier, **changes):
     run = new_record(tier, NOW - 101)
     run.update(finished=NOW - 100, exit=0, full=True, blocks=3, block_bytes=300, oldest_mtime=NOW - 3700)
-    run.update(seconds=1.0, last_success=NOW - 101, last_full=NOW - 101)
+    run.update(seconds=1.0, last_success=NOW - 101, last_full=NOW - 101, measured=NOW - 100)
     return {**run, **changes}
 
 
@@ -213,10 +213,11 @@ FLAWS = [
     ("KV-04", tree(loose=2), "fail", "2 loose"),
     ("KV-04", put("place", "mode", 0o755), "fail", "4 reachable"),
     ("KV-04", put("place", "uid", 1000), "fail", "4 reachable"),
-    ("KV-04", both(tree(False), run(full=False)), "unknown", "24 h"),
-    ("KV-04", both(tree(False), run(finished=NOW - 25 * 3600)), "unknown", "24 h"),
-    ("KV-04", both(tree(False), run(finished=NOW + 3600)), "unknown", "24 h"),
-    ("KV-04", both(tree(False), run(finished=None)), "unknown", "24 h"),
+    ("KV-04", both(tree(False), run(last_full=None)), "unknown", "24 h"),
+    ("KV-04", both(tree(False), run(last_full=NOW - 25 * 3600)), "unknown", "24 h"),
+    ("KV-04", both(tree(False), run(last_full=NOW + 3600)), "unknown", "24 h"),
+    ("KV-04", both(tree(False), run(measured=None)), "unknown", "24 h"),
+    ("KV-04", both(tree(False), run(full=False, finished=None, exit=None)), "pass", "0 loose"),
     ("KV-04", both(tree(False), put("", "record", None)), "unknown", "24 h"),
     ("KV-04", both(tree(False), run(exit=1)), "unknown", "24 h"),
     ("KV-04", both(tree(False), run(loose=7)), "fail", "7 loose"),
@@ -229,7 +230,9 @@ FLAWS = [
     ("KV-05", tree(not_regular=1), "fail", "1 symlinks"),
     ("KV-05", tree(hardlinks=1), "fail", "hard link"),
     ("KV-05", tree(foreign_owner=1), "fail", "another account"),
-    ("KV-05", tree(False), "unknown", "did not end"),
+    ("KV-05", both(tree(False), put("", "record", None)), "unknown", "did not end"),
+    ("KV-05", tree(False), "pass", "only regular files"),
+    ("KV-05", both(tree(False), run(foreign_owner=2)), "fail", "2 entries"),
     ("KV-05", tree(False, hardlinks=1), "fail", "hard link"),
     ("KV-05", put("", "place", Place(PATH, unsafe="/srv is a symlink")), "fail", "symlink"),
     # KV-06: the limit is 1440 + 5 + 2 minutes
@@ -264,8 +267,8 @@ FLAWS = [
     # KV-08
     ("KV-08", tree(stale_temps=2, stale_temp_bytes=10), "fail", "2 stale"),
     ("KV-08", tree(strangers=1), "fail", "1 unknown"),
-    ("KV-08", tree(False), "unknown", "did not end"),
-    ("KV-08", put("", "tree", Tree(survey(errors={"EACCES": 1}))), "unknown", "EACCES"),
+    ("KV-08", both(tree(False), put("", "record", None)), "unknown", "did not end"),
+    ("KV-08", both(tree(errors={"EACCES": 1}), put("", "record", None)), "unknown", "EACCES"),
     # KV-14
     ("KV-14", put("", "engines", [Found(1, "vllm.service", "0.27.1", "/v")]), "fail", "0.27.1"),
     ("KV-14", put("", "engines", [Found(1, "vllm.service", None, "nothing found")]), "unknown", "nothing found"),
@@ -327,7 +330,7 @@ def test_an_incomplete_walk_leans_on_the_last_full_pass_and_says_so():
     given.tree = Tree(survey(complete=False, blocks=1))
     facts = judge(given)["KV-04"]["evidence"]
     assert facts["source"] == "record of the last full pass"
-    assert (facts["blocks"], facts["pass_age_seconds"]) == (3, 100)
+    assert (facts["blocks"], facts["pass_age_seconds"]) == (3, 101)
 
 
 def test_numbers_that_are_not_known_are_not_reported():

@@ -54,7 +54,7 @@ def test_there_is_no_record_before_the_first_run(place, tier, tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"schema": 2},
+        {"schema": 1},
         {"schema": True},
         {"tier": "other"},
         {"started": "1000"},

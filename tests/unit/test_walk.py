@@ -41,7 +41,7 @@ from fixtures import (
     with_own_mounts,
 )
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import clear, fsio, walk
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import caps, clear, fsio, walk
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.walk import Policy, Stop
 
 both = pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "guard removed"])
@@ -152,7 +152,7 @@ def test_what_is_no_regular_file_is_not_deleted(tree, tmp_path, monkeypatch, put
     put(path, target)
     tree.age(str(path.relative_to(tree.root)), 9000)
     if not guarded:
-        monkeypatch.setattr(walk, "stat", SimpleNamespace(S_ISREG=lambda mode: True))
+        monkeypatch.setattr(walk, "stat", SimpleNamespace(S_ISREG=lambda mode: True, S_IFREG=stat.S_IFREG))
         monkeypatch.setattr(fsio, "begins_with", lambda *_: True)
     found = walked(tree, store=store)
     assert os.path.lexists(path) == guarded
@@ -550,7 +550,7 @@ def test_a_walk_that_may_delete_nothing_caps_nothing(tree):
 def test_a_block_that_changed_since_the_caps_sorted_it_stays(tree, monkeypatch, change):
     """Seen failing for `linked` and `given away` when only type and time were looked at again."""
     paths = [tree.path(tree.block(number, 100)) for number in range(4)]
-    real = walk._Cap._remove_at
+    real = caps._Cap._remove_at
 
     def late(self, block):
         for path in paths:
@@ -565,7 +565,7 @@ def test_a_block_that_changed_since_the_caps_sorted_it_stays(tree, monkeypatch, 
                 path.symlink_to(tree.root.parent / path.name)
         real(self, block)
 
-    monkeypatch.setattr(walk._Cap, "_remove_at", late)
+    monkeypatch.setattr(caps._Cap, "_remove_at", late)
     found = capped(tree, max_files=1)
     assert all(map(os.path.lexists, paths)) and found.capped == 0
 
@@ -724,7 +724,7 @@ def test_a_read_only_file_system_is_counted(tmp_path):
 def test_a_directory_that_cannot_be_read_is_counted_and_the_rest_goes(tree, monkeypatch):
     stuck = tree.block(1, 9000)
     tree.block(2, 9000)
-    real = os.scandir
+    real = os.listdir
 
     def failing(fd):
         if os.readlink(f"/proc/self/fd/{fd}") == str(tree.path(stuck).parent):
@@ -732,7 +732,7 @@ def test_a_directory_that_cannot_be_read_is_counted_and_the_rest_goes(tree, monk
         return real(fd)
 
     with monkeypatch.context() as patch:
-        patch.setattr(walk.os, "scandir", failing)
+        patch.setattr(walk.os, "listdir", failing)
         found = walked(tree)
     assert tree.files() == {stuck} and found.errors == {"EIO": 1}
 

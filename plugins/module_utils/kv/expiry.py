@@ -11,12 +11,17 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Callable, NamedTuple
 
 from . import account, clock, discovery, fsio, mounts, state
 from .datamap import STATE_ROOT, Tier
+from .index import Index
+from .indexed import IndexedWalk
 from .stores import STORES
-from .walk import Policy, Stop, Survey, Walk, printable
+from .walk import Policy, Stop, Survey, printable
+from .workers import default_workers
 
 OK, ERRORS, USAGE, REFUSED, BUSY, CLOCK, UNFINISHED = 0, 1, 2, 3, 4, 5, 6
 EXIT_CODES = {
@@ -45,6 +50,8 @@ class Pacer:
     The idle I/O class does nothing on NVMe (no scheduler), so the kernel's own pressure figure is asked.
     """
 
+    every = 0.25  # seconds
+
     def __init__(self, path: str = _PRESSURE, clock_: Callable[[], float] = time.monotonic) -> None:
         self.path, self.clock = path, clock_
         self.looked = self.begun = clock_()
@@ -53,7 +60,7 @@ class Pacer:
     def __call__(self) -> None:
         """Called once per directory."""
         now = self.clock()
-        if now - self.looked < 0.25:
+        if now - self.looked < self.every:
             return
         self.looked = now
         if self._pressure() > _BUSY_PERCENT and self.slept < (now - self.begun) / 2:
@@ -83,29 +90,32 @@ class Watch:
     Where the engine has to be stopped, it is asked again and again whether it still is.
     """
 
-    every = 1.0
+    every = 1.0  # seconds
     # A fifth of the time at most goes into looking at processes.
     stopped_every, stopped_share = 0.2, 4
 
     def __init__(self, tier: Tier, fd: int, hooks: Hooks | None = None) -> None:
         self.tier, self.fd, self.pacer, self.hooks = tier, fd, Pacer(), hooks or Hooks()
-        self.looked = self.ask_at = time.monotonic()
+        self.looked = self.due = self.ask_at = time.monotonic()
 
     def __call__(self) -> None:
         """Raises Stop."""
-        if self.hooks.stopped is not None and time.monotonic() >= self.ask_at:
-            began = time.monotonic()
+        now = time.monotonic()
+        if self.hooks.progress is not None:
+            self.hooks.progress()
+        if self.hooks.stopped is not None and now >= self.ask_at:
             why = self.hooks.stopped()
             if why is not None:
                 raise Stop(why)
             ended = time.monotonic()
-            self.ask_at = ended + max(self.stopped_every, self.stopped_share * (ended - began))
-        if self.hooks.progress is not None:
-            self.hooks.progress()
-        self.pacer()
-        if time.monotonic() - self.looked < self.every:
+            self.ask_at = ended + max(self.stopped_every, self.stopped_share * (ended - now))
+        if now < self.due:
             return
-        self.looked = time.monotonic()
+        self.due = now + min(self.every, Pacer.every)
+        self.pacer()
+        if now - self.looked < self.every:
+            return
+        self.looked = now
         try:
             with fsio.opened(self.tier["path"]) as again:
                 same = _identity(again) == _identity(self.fd)
@@ -134,6 +144,18 @@ def policy_of(tier: Tier) -> Policy:
     )
 
 
+@dataclass(frozen=True)
+class _Options:
+    """What expire() was asked for."""
+
+    delete: bool
+    trust_clock: bool
+    max_seconds: float
+    hooks: Hooks
+    workers: int
+    full: bool
+
+
 def expire(
     tier: Tier,
     delete: bool = True,
@@ -141,18 +163,25 @@ def expire(
     max_seconds: float = MAX_SECONDS,
     state_root: str | None = STATE_ROOT,
     on_delete: Callable[[str, str], None] | None = None,
+    workers: int | None = None,
+    full: bool = False,
     stopped: Callable[[], str | None] | None = None,
     progress: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """One pass over a tier, as the tier's own account; the record that it left.
 
     delete=False only lists, through on_delete, and records nothing. max_seconds bounds the pass; the next one goes on
-    where it stopped. state_root None: a directory that no data map declares; nothing is remembered about it. stopped:
-    why the tier is in use, or None (holders.sentinel); it is asked before the first deletion and again and again, and
-    replaces what is asked about running engines. progress: called once per directory. The record has the keys of
-    state.py and, once the walk began, those of walk.Survey; `exit` is one of EXIT_CODES.
+    where it stopped. state_root None: a directory that no data map declares; nothing is remembered about it.
+    workers: how many processes, None for default_workers(); full: read every directory although the last full pass is
+    less than full_pass_hours ago. stopped: why the tier is in use, or None (holders.sentinel); it is asked before the
+    first deletion and again and again, and replaces what is asked about running engines. progress: called once per
+    directory. The record has the keys of state.py and, once the walk began, those of walk.Survey and totals; `exit` is
+    one of EXIT_CODES.
     """
     began = clock.now()
+    hooks = Hooks(on_delete, stopped, progress)
+    count = 1 if stopped is not None else workers or default_workers()
+    options = _Options(delete, trust_clock, max_seconds, hooks, count, full)
     with contextlib.ExitStack() as stack:
         try:
             lock_fd = stack.enter_context(state.locked(tier, state_root))
@@ -163,8 +192,7 @@ def expire(
             return failed(tier, REFUSED, f"tier {tier['name']} cannot be locked: {error} ({where})", began["wall"])
         before = None if state_root is None else state.read_run(tier, state_root)
         state_fd = lock_fd if delete and state_root is not None else None
-        hooks = Hooks(on_delete, stopped, progress)
-        return _locked(tier, delete, trust_clock, max_seconds, hooks, state_fd, before, began)
+        return _locked(tier, options, state_fd, before, began)
 
 
 def failed(tier: Tier, code: int, message: str, started: float | None = None) -> dict[str, Any]:
@@ -176,19 +204,10 @@ def failed(tier: Tier, code: int, message: str, started: float | None = None) ->
 
 
 def _locked(
-    tier: Tier,
-    delete: bool,
-    trust_clock: bool,
-    max_seconds: float,
-    hooks: Hooks,
-    state_fd: int | None,
-    before: dict[str, Any] | None,
-    began: dict[str, Any],
+    tier: Tier, options: _Options, state_fd: int | None, before: dict[str, Any] | None, began: dict[str, Any]
 ) -> dict[str, Any]:
-    record = state.new_record(tier, began["wall"])
     # A run that is killed leaves this behind: started, not finished.
-    for key in ("last_full", "last_success", "mounted", "clock", "resume"):
-        record[key] = before[key] if before else record[key]
+    record = state.new_record(tier, began["wall"], before)
     _write(state_fd, record)
     detail: dict[str, Any] = {}
     try:
@@ -197,12 +216,14 @@ def _locked(
         record.update(exit=REFUSED, messages=[str(error)])
     else:
         try:
-            detail = _walk(tier, fd, record, delete, trust_clock, max_seconds, hooks, began)
+            detail = _walk(tier, fd, record, options, state_fd, began)
         finally:
             os.close(fd)
     record["finished"] = time.time()
     record["seconds"] = round(record["finished"] - began["wall"], 3) if not detail else detail["seconds"]
-    if record["exit"] in (OK, ERRORS):
+    if detail.get("complete"):
+        record.update({name: detail[name] for name in state.MEASURED}, measured=record["finished"])
+    if record["full"]:
         record["last_full"] = record["started"]
     if record["exit"] == OK:
         record["last_success"] = record["started"]
@@ -211,7 +232,7 @@ def _locked(
     if unwritten is not None:
         record["messages"].append(unwritten)
         record["exit"] = record["exit"] or ERRORS
-    return {**detail, **record}
+    return {**record, **detail}
 
 
 def _write(state_fd: int | None, record: dict[str, Any]) -> str | None:
@@ -266,42 +287,40 @@ def _gate(tier: Tier, uid: int, stopped: Callable[[], str | None] | None) -> dis
 
 
 def _walk(
-    tier: Tier,
-    fd: int,
-    record: dict[str, Any],
-    delete: bool,
-    trust_clock: bool,
-    max_seconds: float,
-    hooks: Hooks,
-    began: dict[str, Any],
+    tier: Tier, fd: int, record: dict[str, Any], options: _Options, state_fd: int | None, began: dict[str, Any]
 ) -> dict[str, Any]:
     uid = account.uid_of(tier["owner"])
-    jump = None if trust_clock else clock.problem(record["clock"], began, clock.synchronised() is True)
-    gate = _gate(tier, uid, hooks.stopped)
+    jump = None if options.trust_clock else clock.problem(record["clock"], began, clock.synchronised() is True)
+    gate = _gate(tier, uid, options.hooks.stopped)
     record["mounted"] = mounts.is_mountpoint(fd)
     if jump is None:
         record["clock"] = began
     may = gate.allowed is True and jump is None
-    found = Walk(
-        fd,
-        STORES[tier["store"]],
-        uid,
-        began["wall"],
-        policy_of(tier),
-        delete=delete and may,
-        deadline=time.monotonic() + max_seconds,
-        start_at=record["resume"],
-        pause=Watch(tier, fd, hooks),
-        on_delete=hooks.on_delete if may else None,
-    ).run()
+    with _index(state_fd if may and options.delete else None, fd, uid) as index:
+        found = IndexedWalk(
+            fd,
+            STORES[tier["store"]],
+            uid,
+            began["wall"],
+            policy_of(tier),
+            delete=options.delete and may,
+            deadline=time.monotonic() + options.max_seconds,
+            start_at=record["resume"],
+            pause=Watch(tier, fd, options.hooks),
+            on_delete=options.hooks.on_delete if may else None,
+            workers=options.workers,
+            index=index,
+            full=options.full or _full_pass_due(tier, record["last_full"], began["wall"]),
+        ).run()
     messages = [message for message in (None if gate.allowed else gate.reason, jump, found.stopped) if message]
     messages += [f"{count} x {name} while walking" for name, count in sorted(found.errors.items())]
-    left = found.overdue if delete and may else 0
+    left = found.overdue if options.delete and may else 0
     if left:
         messages.append(f"{left} overdue blocks could not be deleted, the first is {found.overdue_first[0]}")
-    for name in record.keys() & vars(found).keys():
+    for name in record.keys() & vars(found).keys() - set(state.MEASURED):
         record[name] = getattr(found, name)
-    record.update(full=found.complete, messages=messages, exit=_exit_code(found, gate.allowed, jump, left))
+    full = may and found.complete and not found.skipped and not found.errors
+    record.update(full=full, messages=messages, exit=_exit_code(found, gate.allowed, jump, left))
     totals = _totals(found, began["wall"])
     return {**vars(found), **totals, "version": gate.version, "version_source": printable(gate.source)}
 
@@ -315,6 +334,25 @@ def _totals(found: Survey, now: float) -> dict[str, Any]:
         "leftovers": found.stale_temps,
         "oldest_age": None if found.oldest_mtime is None else max(0, int(now - found.oldest_mtime)),
     }
+
+
+def _full_pass_due(tier: Tier, last: float | None, now: float) -> bool:
+    # A last one in the future is a clock that went back.
+    return last is None or not 0 <= now - last < tier["full_pass_hours"] * 3600
+
+
+@contextlib.contextmanager
+def _index(state_fd: int | None, fd: int, uid: int) -> Iterator[Index | None]:
+    """The tier's index, None where nothing is remembered or nothing can be: then every directory is read."""
+    try:
+        index = None if state_fd is None else Index(state_fd, os.fstat(fd).st_dev, uid)
+    except OSError:
+        index = None
+    try:
+        yield index
+    finally:
+        if index is not None:
+            index.close()
 
 
 def _exit_code(found: Survey, allowed: bool | None, jump: str | None, left: int) -> int:

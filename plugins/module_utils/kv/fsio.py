@@ -11,6 +11,7 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -28,8 +29,10 @@ _OPEN_TREE_CLOEXEC = os.O_CLOEXEC
 _FS_IOC_GETFLAGS = 0x80086601
 _FS_IOC_SETFLAGS = 0x40086602
 _FS_IMMUTABLE_FL = 0x10
+_PR_SET_PDEATHSIG = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_syscall = _libc.syscall
 
 
 class UnsafePath(Exception):
@@ -41,6 +44,15 @@ class _OpenHow(ctypes.Structure):
 
 
 _HOW_DIR = _OpenHow(OPEN_DIR, 0, _RESOLVE_NO_XDEV | _RESOLVE_NO_SYMLINKS)
+_AS_DIR = ctypes.byref(_HOW_DIR)
+_HOW_SIZE = ctypes.sizeof(_HOW_DIR)
+
+
+def end_with(parent: int) -> None:
+    """Let the kernel kill this process, a fork of parent's, as soon as parent has ended."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def mount_id(fd: int) -> int:
@@ -53,7 +65,7 @@ def mount_id(fd: int) -> int:
 
 
 def _openat2_works() -> bool:
-    fd = _libc.syscall(_SYS_OPENAT2, -100, b"/", ctypes.byref(_HOW_DIR), ctypes.sizeof(_HOW_DIR))
+    fd = _libc.syscall(_SYS_OPENAT2, -100, b"/", _AS_DIR, _HOW_SIZE)
     if fd < 0:
         return False
     os.close(fd)
@@ -70,9 +82,9 @@ def open_subdir(parent: int, name: str) -> int:
     """
     if HAVE_OPENAT2:
         while True:
-            fd = _libc.syscall(_SYS_OPENAT2, parent, os.fsencode(name), ctypes.byref(_HOW_DIR), 24)
+            fd: int = _syscall(_SYS_OPENAT2, parent, name.encode("utf-8", "surrogateescape"), _AS_DIR, _HOW_SIZE)
             if fd >= 0:
-                return int(fd)
+                return fd
             number = ctypes.get_errno()
             if number not in (errno.EINTR, errno.EAGAIN):
                 raise OSError(number, os.strerror(number), name)

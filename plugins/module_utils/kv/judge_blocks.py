@@ -8,8 +8,9 @@ from typing import Any
 
 from . import discovery, posture
 from .evidence_tier import Evidence, policy_of
-from .expiry import ERRORS, EXIT_CODES, MAX_SECONDS
+from .expiry import EXIT_CODES, MAX_SECONDS
 from .judge import Parts, Verdict
+from .judge_record import counted, last_pass, seen_whole
 from .stores import STORES
 
 _HARDEN = "run the harden playbook"
@@ -18,19 +19,10 @@ _MORE_TIME = "give the audit more time (max_seconds), as root"
 _SLACK = 60.0
 
 
-def _last_full_pass(evidence: Evidence) -> dict[str, Any] | None:
-    """The tier's record of a full pass that saw everything and is young enough to stand in for a walk, else None."""
-    record = evidence.record
-    if not record or not record["full"] or record["finished"] is None or record["exit"] == ERRORS:
-        return None
-    age = evidence.host.now - record["finished"]
-    return record if 0 <= age <= evidence.tier["full_pass_hours"] * 3600 else None
-
-
 def no_readable_block(evidence: Evidence) -> Verdict:
     """KV-04."""
     parts, tree, survey, tier = Parts(), evidence.tree, evidence.tree.survey, evidence.tier
-    record = None if tree.complete else _last_full_pass(evidence)
+    record = last_pass(evidence)
     open_root = evidence.place.exists and posture.reachable(evidence.place, evidence.owner)
     facts: dict[str, Any] = {
         "reachable": None,
@@ -54,12 +46,12 @@ def no_readable_block(evidence: Evidence) -> Verdict:
     if record is not None and not tree.error:
         facts.update(
             source="record of the last full pass",
-            pass_age_seconds=int(evidence.host.now - record["finished"]),
+            pass_age_seconds=int(evidence.host.now - record["last_full"]),
             blocks=record["blocks"],
             block_bytes=record["block_bytes"],
             loose=max(record["loose"], survey.loose if survey else 0),
         )
-    judged = tree.complete or (record is not None and not tree.error)
+    judged = seen_whole(evidence)
     files = sum(facts[key] or 0 for key in ("blocks", "temps", "configs"))
     if judged or survey is not None:
         facts["reachable"] = files if open_root else 0
@@ -87,7 +79,7 @@ def in_time(evidence: Evidence) -> Verdict:
     """KV-06."""
     parts, tree, survey, tier, now = Parts(), evidence.tree, evidence.tree.survey, evidence.tier, evidence.host.now
     limit = policy_of(tier).retention
-    record = None if tree.complete else _last_full_pass(evidence)
+    record = last_pass(evidence)
     facts: dict[str, Any] = {
         "limit_seconds": limit,
         "retention_minutes": tier["retention_minutes"],
@@ -206,23 +198,23 @@ def _judge_run(evidence: Evidence, parts: Parts) -> None:
 def no_leftovers(evidence: Evidence) -> Verdict:
     """KV-08. Which namespaces nobody reads any more is only known while the engine runs; else it says why not."""
     parts, tree, survey, dead = Parts(), evidence.tree, evidence.tree.survey, evidence.dead
+    stale_temps, strangers = counted(evidence, "stale_temps"), counted(evidence, "strangers")
     facts: dict[str, Any] = {
-        "stale_temps": survey.stale_temps if survey else None,
+        "stale_temps": stale_temps,
         "stale_temp_bytes": survey.stale_temp_bytes if survey else None,
-        "strangers": survey.strangers if survey else None,
+        "strangers": strangers,
         "names": tree.foreign,
         "dead_namespaces": dead.evidence() if dead else "not judged",
         "complete": tree.complete,
     }
-    if survey is not None and survey.stale_temps:
+    if stale_temps:
         parts.fail(
-            "%d stale temporaries of %d bytes" % (survey.stale_temps, survey.stale_temp_bytes),
-            "kvtier expire {}, and see KV-07".format(evidence.tier["name"]),
+            "%d stale temporaries" % stale_temps, "kvtier expire {}, and see KV-07".format(evidence.tier["name"])
         )
-    if survey is not None and survey.strangers:
+    if strangers:
         names = ", ".join(tree.foreign[:3])
         parts.fail(
-            "%d unknown entries%s" % (survey.strangers, f": {names}" if names else ""),
+            "%d unknown entries%s" % (strangers, f": {names}" if names else ""),
             "move away what does not belong to the store; it is never deleted by us",
         )
     if dead is not None and dead.dead:
@@ -231,7 +223,7 @@ def no_leftovers(evidence: Evidence) -> Verdict:
             % (len(dead.dead), sum(one.size for one in dead.dead), ", ".join(one.name for one in dead.dead[:3])),
             "kvtier expire {} --dead-namespaces".format(evidence.tier["name"]),
         )
-    if not tree.complete:
+    if not seen_whole(evidence):
         parts.unknown(tree.gap, _MORE_TIME)
     return parts.verdict("no stale temporaries, no unknown files", facts)
 

@@ -13,6 +13,7 @@ from .encryption import BAD, UNKNOWN
 from .evidence_host import reopens
 from .evidence_tier import Evidence
 from .judge import Parts, Verdict
+from .judge_record import counted, seen_whole
 from .units import has_own_volume, mount_unit
 
 _HARDEN = "run the harden playbook"
@@ -239,30 +240,30 @@ def _judge_units(evidence: Evidence, parts: Parts) -> None:
             )
 
 
+_OFFENCES = {
+    "not_regular": "symlinks, pipes or directories where a block belongs",
+    "hardlinks": "files with a second name (hard link)",
+    "foreign_owner": "entries that belong to another account",
+}
+
+
 def safe_path(evidence: Evidence) -> Verdict:
     """KV-05."""
     parts, place, survey = Parts(), evidence.place, evidence.tree.survey
     facts: dict[str, Any] = {
         "ancestors": place.evidence()["ancestors"],
         "complete": evidence.tree.complete,
-        "not_regular": survey.not_regular if survey else None,
-        "hardlinks": survey.hardlinks if survey else None,
-        "foreign_owner": survey.foreign_owner if survey else None,
+        **{name: counted(evidence, name) for name in _OFFENCES},
         "first": survey.offenders if survey else [],
     }
     if _missing(evidence, parts):
         return parts.verdict("", facts)
     for text in posture.replaceable(place, evidence.owner):
         parts.fail(text, "let root own each directory above the tier, writable for root only")
-    if survey is not None:
-        for count, what in (
-            (survey.not_regular, "symlinks, pipes or directories where a block belongs"),
-            (survey.hardlinks, "files with a second name (hard link)"),
-            (survey.foreign_owner, "entries that belong to another account"),
-        ):
-            if count:
-                parts.fail("%d %s" % (count, what), "look at each and remove it: kv_block_info names the first ones")
-    if not evidence.tree.complete:
+    for name, what in _OFFENCES.items():
+        if facts[name]:
+            parts.fail("%d %s" % (facts[name], what), "look at each and remove it: kv_block_info names the first ones")
+    if not seen_whole(evidence):
         parts.unknown(evidence.tree.gap, "give the audit more time (max_seconds), as root")
     return parts.verdict("no one else can replace a part of the path; only regular files of its own account", facts)
 

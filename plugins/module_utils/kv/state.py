@@ -18,9 +18,26 @@ from typing import Any
 from . import account, fsio
 from .datamap import STATE_ROOT, Tier, state_dir
 
-SCHEMA = 1
+SCHEMA = 2
 RECORD = "run.json"
 MAX_RECORD = 1 << 16
+
+# What a complete pass says of the tier itself: kept until the next complete pass, `measured` tells when that ended.
+MEASURED = (
+    "blocks",
+    "block_bytes",
+    "overdue",
+    "loose",
+    "oldest_mtime",
+    "future",
+    "stale_temps",
+    "foreign_owner",
+    "hardlinks",
+    "not_regular",
+    "strangers",
+)
+# What is carried over to the record of the next run until that knows better.
+CARRIED = (*MEASURED, "measured", "last_full", "last_success", "mounted", "clock", "resume")
 
 # key -> types that its value may have.
 _FORM: dict[str, tuple[type, ...]] = {
@@ -38,6 +55,12 @@ _FORM: dict[str, tuple[type, ...]] = {
     "loose": (int,),
     "oldest_mtime": (int, float, type(None)),
     "future": (int,),
+    "stale_temps": (int,),
+    "foreign_owner": (int,),
+    "hardlinks": (int,),
+    "not_regular": (int,),
+    "strangers": (int,),
+    "measured": (int, float, type(None)),
     "seconds": (int, float),
     "messages": (list,),
     "clock": (dict,),
@@ -55,8 +78,8 @@ class Busy(Exception):
     """Another run holds the tier's lock."""
 
 
-def new_record(tier: Tier, started: float) -> dict[str, Any]:
-    """A record of a run that began now and has not ended."""
+def new_record(tier: Tier, started: float, before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The record of a run that began now and has not ended; before: that of the run before it."""
     zero: dict[str, Any] = dict.fromkeys(_FORM, 0)
     zero.update(
         schema=SCHEMA,
@@ -72,8 +95,9 @@ def new_record(tier: Tier, started: float) -> dict[str, Any]:
         resume=None,
         last_full=None,
         last_success=None,
+        measured=None,
     )
-    return zero
+    return {**zero, **{key: before[key] for key in CARRIED}} if before else zero
 
 
 def valid(record: Any, tier: Tier) -> bool:

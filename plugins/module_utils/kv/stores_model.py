@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from re import Pattern
+from functools import cached_property
+from re import Match, Pattern
+from typing import Callable
 
 BLOCK = "block"
 TEMP = "temp"
@@ -51,6 +53,12 @@ class Dir:
     files: tuple[File, ...] = ()
     dirs: tuple[Dir, ...] = ()
     prune: bool = False
+
+    @cached_property
+    def plain_block(self) -> Callable[[str], Match[str] | None] | None:
+        """Tells whether a name is a block's, where the name alone tells; None where it does not."""
+        first = self.files[0] if self.files else None
+        return first.pattern.fullmatch if first and first.kind == BLOCK and not first.magic else None
 
     def dir_for(self, name: str) -> Dir | None:
         """The level that a subdirectory called name belongs to, or None for a stranger."""

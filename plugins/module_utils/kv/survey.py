@@ -13,6 +13,16 @@ FUTURE_SLACK = 60
 # Upper bounds, in seconds, of the age histogram; the last one is open.
 AGE_BOUNDS = (60, 300, 900, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 2592000)
 NS = 1_000_000_000
+# Fields of a Survey that say what a walk did.
+DONE = (
+    "expired",
+    "expired_bytes",
+    "capped",
+    "capped_bytes",
+    "temps_removed",
+    "temp_bytes_removed",
+    "dirs_removed",
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +40,9 @@ class Policy:
 class Survey:
     """What a walk saw and did. Counts are after deletion: what is left in the tier.
 
-    complete: it got to the end; else stopped says why if it was not for lack of time, and resume where to go on.
+    skipped: leaf directories that were not read because the index knows them; their blocks are counted, each as old
+    as the oldest of its leaf. complete: it got to the end; else stopped says why if it was not for lack of time, and
+    resume where to go on.
     """
 
     blocks: int = 0

@@ -13,18 +13,22 @@ import errno
 import os
 import stat
 import time
-from dataclasses import replace
 from typing import Callable, NamedTuple
 
 from . import fsio
 from .clear import destroy, foreign
 from .stores import BLOCK, COMMON_DIRS, COMMON_FILES, TEMP, Dir, File, Store
-from .survey import AGE_BOUNDS, FUTURE_SLACK, MAX_OFFENDERS, NS, Policy, Survey, printable
+from .survey import AGE_BOUNDS, FUTURE_SLACK, MAX_OFFENDERS, Policy, Survey, printable
 
 __all__ = ["Policy", "Stop", "Survey", "Walk", "destroy", "foreign", "printable", "survey"]
 
 # So many entries of one directory are judged between two looks at the time.
 _STRIDE = 1024
+# A directory file of at most so many bytes is listed at once; a larger one is read entry by entry.
+_SMALL = 1 << 16
+# Of a plain block: a regular file that is closed to group and others.
+_PLAIN_MASK = 0o170077
+_NEVER = float("inf")
 
 
 class Stop(Exception):
@@ -48,6 +52,12 @@ class Walk:
     pause: called once per directory, and now and then in a large one (pacing, progress, and Stop to end the pass).
     """
 
+    # Called, if set, for each block of ours that stays.
+    _kept: Callable[[os.stat_result], None] | None = None
+    # Called, if set, for each closed leaf that holds plain blocks alone: its stat before it was read, its name, number
+    # and bytes of the blocks, mtimes of the oldest and the newest (infinite without any).
+    _seen_plain: Callable[[os.stat_result, str, int, int, float, float], None] | None = None
+
     def __init__(
         self,
         root: int,
@@ -70,26 +80,21 @@ class Walk:
         self._age_counts = [0] * (len(AGE_BOUNDS) + 1)
         self._files_seen = self._removed = 0
         self._at: str | None = None
-        # Caps: bytes and files of kept blocks by mtime, in slots of `width` nanoseconds.
-        self._slots: dict[int, list[int]] | None = {} if policy.max_bytes or policy.max_files else None
-        self._slot_width = max(1, policy.retention // 100_000) * NS
 
     def run(self) -> Survey:
-        """The whole pass: age first, then the caps."""
+        """The whole pass."""
         begun = time.monotonic()
-        found = self.found
         try:
             self._pass()
             self._at = None
-            # A pass that may delete nothing has nothing to say about the caps.
-            if self._slots is not None and (self.delete or self.on_delete is not None):
-                self._cap()
+            self._after()
         except Stop as stop:
+            found = self.found
             found.complete, found.stopped, found.resume = False, str(stop) or None, self._at
         bounds: list[int | None] = [*AGE_BOUNDS, None]
-        found.ages = [[bound, count] for bound, count in zip(bounds, self._age_counts)]
-        found.seconds = time.monotonic() - begun
-        return found
+        self.found.ages = [[bound, count] for bound, count in zip(bounds, self._age_counts)]
+        self.found.seconds = time.monotonic() - begun
+        return self.found
 
     # -- walking
 
@@ -117,6 +122,9 @@ class Walk:
             first = bisect.bisect_left([unit.position for unit in units], self.start_at)
             units = units[first:] + units[:first]
         self._run_units(units)
+
+    def _after(self) -> None:
+        """What remains to be done when every directory was seen."""
 
     def _run_units(self, units: list[Unit]) -> None:
         open_name, fd, reachable = None, None, False
@@ -158,18 +166,106 @@ class Walk:
         try:
             info = os.fstat(fd)
             self._count_dir(info, path)
-            reachable = reachable and _open_to_others(info)
-            before = self._files_seen
-            subdirs = self._scan(fd, level, path, reachable)
-            for below, sub in subdirs:
-                self._subtree(fd, below, sub, f"{path}/{below}", reachable)
-            empty = not subdirs and self._files_seen == before
+            empty = self._inside(fd, info, level, path, reachable and _open_to_others(info))
         finally:
             os.close(fd)
         if self.pause is not None:
             self.pause()
         if empty and level.prune and self._aged(info):
             self._rmdir(parent, name, path)
+
+    def _inside(self, fd: int, info: os.stat_result, level: Dir, path: str, reachable: bool) -> bool:
+        """Everything in one open directory; True if that was nothing."""
+        before = self._files_seen
+        subdirs = self._scan(fd, level, path, reachable)
+        self._below(fd, subdirs, path, reachable)
+        return not subdirs and self._files_seen == before
+
+    def _below(self, parent: int, subdirs: list[tuple[str, Dir]], path: str, reachable: bool) -> None:
+        """The known subdirectories of one open directory.
+
+        Leaves are where a walk spends its time, so they are read here, in one loop: a block about which there is
+        nothing to say is counted on the spot, whatever else there is goes the general way.
+        """
+        open_subdir, fstat, listdir, look, close = fsio.open_subdir, os.fstat, os.listdir, os.stat, os.close
+        now, retention, owner_uid, ages = self.now, self.policy.retention, self.owner_uid, self._age_counts
+        pause, age_slot, kept, seen_plain = self.pause, bisect.bisect_right, self._kept, self._seen_plain
+        dirs = entries = blocks = size = 0
+        oldest, newest = _NEVER, -_NEVER
+        try:
+            for directory, level in subdirs:
+                is_block = level.plain_block
+                if is_block is None or level.dirs:
+                    self._subtree(parent, directory, level, f"{path}/{directory}", reachable)
+                    continue
+                try:
+                    fd = open_subdir(parent, directory)
+                except OSError as error:
+                    self._closed(error, f"{path}/{directory}")
+                    continue
+                try:
+                    info = fstat(fd)
+                    if info.st_size > _SMALL or info.st_mode & 0o077 or info.st_uid != owner_uid:
+                        where = f"{path}/{directory}"
+                        self._count_dir(info, where)
+                        empty = self._inside(fd, info, level, where, reachable and _open_to_others(info))
+                    else:
+                        dirs += 1
+                        names = listdir(fd)
+                        empty = not names
+                        entries += len(names)
+                        plain = plain_size = 0
+                        first, last = _NEVER, -_NEVER
+                        for name in names:
+                            if not is_block(name):
+                                self._name(fd, name, level, f"{path}/{directory}", False)
+                                continue
+                            try:
+                                seen = look(name, dir_fd=fd, follow_symlinks=False)
+                            except FileNotFoundError:
+                                continue
+                            mtime = seen.st_mtime
+                            age = now - mtime
+                            if (
+                                seen.st_mode & _PLAIN_MASK == stat.S_IFREG
+                                and seen.st_uid == owner_uid
+                                and seen.st_nlink == 1
+                                and -FUTURE_SLACK <= age < retention
+                            ):
+                                plain += 1
+                                plain_size += seen.st_size
+                                ages[age_slot(AGE_BOUNDS, age)] += 1
+                                if mtime < first:
+                                    first = mtime
+                                if mtime > last:
+                                    last = mtime
+                                if kept is not None:
+                                    kept(seen)
+                            else:
+                                self._judge(fd, name, level.files[0], seen, f"{path}/{directory}", False)
+                        if plain:
+                            blocks += plain
+                            size += plain_size
+                            if first < oldest:
+                                oldest = first
+                            if last > newest:
+                                newest = last
+                        if seen_plain is not None and plain == len(names):
+                            seen_plain(info, directory, plain, plain_size, first, last)
+                except OSError as error:
+                    self._error(error)
+                    continue
+                finally:
+                    close(fd)
+                if pause is not None:
+                    pause()
+                if empty and level.prune and self._aged(info):
+                    self._rmdir(parent, directory, f"{path}/{directory}")
+        finally:
+            self.found.dirs += dirs
+            self._files_seen += entries
+            if blocks:
+                self._count_blocks(blocks, size, oldest, newest)
 
     def _aged(self, info: os.stat_result) -> bool:
         """True if an empty directory with this stat may go."""
@@ -178,16 +274,18 @@ class Walk:
     def _open(self, parent: int, name: str, path: str) -> int | None:
         try:
             return fsio.open_subdir(parent, name)
-        except FileNotFoundError:
-            return None
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                self._offend("not_regular", path, "not a directory")
-            elif error.errno == errno.EXDEV:
-                self._offend("not_regular", path, "something is mounted here")
-            else:
-                self._error(error)
+            self._closed(error, path)
             return None
+
+    def _closed(self, error: OSError, path: str) -> None:
+        """A directory that was listed cannot be opened."""
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            self._offend("not_regular", path, "not a directory")
+        elif error.errno == errno.EXDEV:
+            self._offend("not_regular", path, "something is mounted here")
+        elif error.errno != errno.ENOENT:
+            self._error(error)
 
     def _scan(self, fd: int, level: Dir, path: str, reachable: bool) -> list[tuple[str, Dir]]:
         """Judge every file of one directory; its known subdirectories are returned."""
@@ -202,26 +300,25 @@ class Walk:
                     name = entry.name
                     if at_root and (name in COMMON_FILES or name in COMMON_DIRS):
                         continue
-                    known = level.file_for(name)
-                    if known is not None:
-                        self._file(fd, name, known, path, reachable)
-                        continue
                     below = level.dir_for(name)
-                    where = f"{path}/{name}" if path else name
-                    if below is None:
-                        self._offend("strangers", where, "not a name of this store")
+                    if below is None or level.file_for(name) is not None:
+                        self._name(fd, name, level, path, reachable)
                     elif entry.is_dir(follow_symlinks=False):
                         subdirs.append((name, below))
                     else:
-                        self._offend("not_regular", where, "not a directory")
+                        self._offend("not_regular", f"{path}/{name}" if path else name, "not a directory")
         except OSError as error:
             self._error(error)
         return subdirs
 
     # -- judging
 
-    def _file(self, fd: int, name: str, known: File, path: str, reachable: bool) -> None:
-        found = self.found
+    def _name(self, fd: int, name: str, level: Dir, path: str, reachable: bool) -> None:
+        """Judge one entry that is no known directory."""
+        known = level.file_for(name)
+        if known is None:
+            self._offend("strangers", f"{path}/{name}" if path else name, "not a name of this store")
+            return
         try:
             info = os.stat(name, dir_fd=fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -229,6 +326,10 @@ class Walk:
         except OSError as error:
             self._error(error)
             return
+        self._judge(fd, name, known, info, path, reachable)
+
+    def _judge(self, fd: int, name: str, known: File, info: os.stat_result, path: str, reachable: bool) -> None:
+        found = self.found
         where = f"{path}/{name}" if path else name
         if not stat.S_ISREG(info.st_mode):
             self._offend("not_regular", where, "not a regular file")
@@ -284,17 +385,22 @@ class Walk:
         return info.st_mtime > self.now + FUTURE_SLACK and info.st_mtime > time.time() + FUTURE_SLACK
 
     def _keep_block(self, info: os.stat_result, age: float, ours: bool) -> None:
+        self._count_blocks(1, info.st_size, info.st_mtime, info.st_mtime)
+        self._count_age(age, 1)
+        if ours and self._kept is not None:
+            self._kept(info)
+
+    def _count_age(self, age: float, blocks: int) -> None:
+        self._age_counts[bisect.bisect_right(AGE_BOUNDS, age)] += blocks
+
+    def _count_blocks(self, blocks: int, size: int, oldest: float, newest: float) -> None:
         found = self.found
-        found.blocks += 1
-        found.block_bytes += info.st_size
-        mtime = info.st_mtime
-        found.oldest_mtime = mtime if found.oldest_mtime is None else min(mtime, found.oldest_mtime)
-        found.newest_mtime = mtime if found.newest_mtime is None else max(mtime, found.newest_mtime)
-        self._age_counts[bisect.bisect_right(AGE_BOUNDS, age)] += 1
-        if self._slots is not None and ours:
-            slot = self._slots.setdefault(info.st_mtime_ns // self._slot_width, [0, 0])
-            slot[0] += 1
-            slot[1] += info.st_size
+        found.blocks += blocks
+        found.block_bytes += size
+        if found.oldest_mtime is None or oldest < found.oldest_mtime:
+            found.oldest_mtime = oldest
+        if found.newest_mtime is None or newest > found.newest_mtime:
+            found.newest_mtime = newest
 
     def _count_dir(self, info: os.stat_result, path: str) -> None:
         self.found.dirs += 1
@@ -339,48 +445,6 @@ class Walk:
         if self.on_delete is not None:
             self.on_delete(printable(path), "dir")
 
-    # -- caps
-
-    def _cap(self) -> None:
-        """Delete oldest blocks first until both caps hold.
-
-        The histogram of the pass tells which slot the limit falls into: everything older goes, and of that slot alone
-        a sorted list is made, so that memory stays bounded and the limit is met to the byte.
-        """
-        policy, found, slots = self.policy, self.found, self._slots or {}
-        kept_files = sum(slot[0] for slot in slots.values())
-        kept_bytes = sum(slot[1] for slot in slots.values())
-        excess_files = kept_files - policy.max_files if policy.max_files else 0
-        excess_bytes = kept_bytes - policy.max_bytes if policy.max_bytes else 0
-        if excess_files <= 0 and excess_bytes <= 0:
-            return
-        files = size = limit = 0
-        for limit in sorted(slots):
-            files += slots[limit][0]
-            size += slots[limit][1]
-            if files >= excess_files and size >= excess_bytes:
-                break
-        second = _Cap(self, limit * self._slot_width, self._slot_width, excess_files, excess_bytes)
-        try:
-            second.run()
-        finally:
-            found.capped, found.capped_bytes = second.files, second.bytes
-            for name, count in second.found.errors.items():
-                found.errors[name] = found.errors.get(name, 0) + count
-        if self.delete:
-            found.oldest_mtime = second.oldest_left
-            found.newest_mtime = found.newest_mtime if found.blocks else None
-
-    def _forget_block(self, info: os.stat_result, reachable: bool) -> None:
-        """Take a block that the caps deleted out of the counts of what is left."""
-        found = self.found
-        found.blocks -= 1
-        found.block_bytes -= info.st_size
-        self._age_counts[bisect.bisect_right(AGE_BOUNDS, self.now - info.st_mtime)] -= 1
-        if info.st_mode & 0o077:
-            found.loose -= 1
-            found.readable -= reachable and bool(info.st_mode & 0o044)
-
     # -- telling
 
     def _note(self, path: str, why: str) -> None:
@@ -394,99 +458,6 @@ class Walk:
     def _error(self, error: OSError) -> None:
         name = errno.errorcode.get(error.errno or 0, str(error.errno))
         self.found.errors[name] = self.found.errors.get(name, 0) + 1
-
-
-class _Candidate(NamedTuple):
-    """A block of the slot that the limit falls into; they go in this order."""
-
-    mtime: int
-    size: int
-    path: str
-    known: File
-    reachable: bool
-
-
-class _Cap(Walk):
-    """Second walk for the caps: blocks before `low` go at once, those of the slot are sorted and go as needed."""
-
-    def __init__(self, first: Walk, low: int, width: int, excess_files: int, excess_bytes: int) -> None:
-        policy = replace(first.policy, max_bytes=None, max_files=None)
-        super().__init__(first.root, first.store, first.owner_uid, first.now, policy, first.delete, first.deadline)
-        self.pause, self.on_delete = first.pause, first.on_delete
-        self.first, self.low, self.high = first, low, low + width
-        self.excess_files, self.excess_bytes = excess_files, excess_bytes
-        self.files = self.bytes = 0
-        self.candidates: list[_Candidate] = []
-        self.oldest_left: float | None = None
-
-    def run(self) -> Survey:
-        self._pass()
-        self.candidates.sort(key=lambda block: block[:3])
-        for block in self.candidates:
-            if self.files < self.excess_files or self.bytes < self.excess_bytes:
-                self._remove_at(block)
-            else:
-                self._stays(block.mtime / NS)
-                break
-        return self.found
-
-    def _file(self, fd: int, name: str, known: File, path: str, reachable: bool) -> None:
-        if known.kind != BLOCK:
-            return
-        try:
-            info = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        except OSError:
-            return
-        if not self._is_block(fd, name, known, info):
-            return
-        if info.st_mtime_ns >= self.high or not self._is_ours(info):
-            self._stays(info.st_mtime)
-            return
-        if not self.delete and self.now - info.st_mtime >= self.policy.retention:
-            return
-        where = f"{path}/{name}" if path else name
-        if info.st_mtime_ns >= self.low:
-            self.candidates.append(_Candidate(info.st_mtime_ns, info.st_size, where, known, reachable))
-        else:
-            self._take(fd, name, where, info, reachable)
-
-    def _stays(self, mtime: float) -> None:
-        self.oldest_left = mtime if self.oldest_left is None else min(mtime, self.oldest_left)
-
-    def _is_block(self, fd: int, name: str, known: File, info: os.stat_result) -> bool:
-        return stat.S_ISREG(info.st_mode) and (not known.magic or fsio.begins_with(fd, name, known.magic))
-
-    def _is_ours(self, info: os.stat_result) -> bool:
-        return info.st_uid == self.owner_uid and info.st_nlink == 1 and not self._from_future(info)
-
-    def _take(self, fd: int, name: str, where: str, info: os.stat_result, reachable: bool) -> None:
-        if self._unlink(fd, name, where, BLOCK):
-            self.first._forget_block(info, reachable)
-        elif self.delete:
-            self._stays(info.st_mtime)
-            return
-        self.files += 1
-        self.bytes += info.st_size
-
-    def _remove_at(self, block: _Candidate) -> None:
-        *parents, name = block.path.split("/")
-        fd = os.dup(self.root)
-        try:
-            for parent in parents:
-                below = fsio.open_subdir(fd, parent)
-                os.close(fd)
-                fd = below
-            info = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            # It was sorted in some time ago: it must still be the block that it was.
-            if info.st_mtime_ns == block.mtime and self._is_block(fd, name, block.known, info) and self._is_ours(info):
-                self._take(fd, name, block.path, info, block.reachable)
-        except OSError:
-            return
-        finally:
-            os.close(fd)
-
-    def _rmdir(self, parent: int, name: str, path: str) -> None:
-        return
 
 
 def _open_to_others(info: os.stat_result) -> bool:
