@@ -44,8 +44,11 @@ class Holder(NamedTuple):
 
 
 class _Thing(NamedTuple):
+    """Something on the tier's device that a process holds; text: its name there."""
+
     pid: int
     how: str
+    text: str
     inode: int
 
 
@@ -133,23 +136,24 @@ class Look:
             return
         info = os.stat(path)
         if info.st_dev == self.st_dev:
-            self.things.append(_Thing(pid, f"{how}: {printable(text)}", info.st_ino))
+            self.things.append(_Thing(pid, how, text, info.st_ino))
 
     def _maps(self, pid: int, base: str) -> bool:
         """Look at the mappings; False if there are none."""
-        some = False
+        some, last = False, [b""]
         with open(f"{base}/maps", "rb") as lines:
             for line in lines:
                 some = True
                 fields = line.rstrip(b"\n").split(None, 5)
-                if len(fields) < 6 or fields[4] == b"0":
+                if len(fields) < 6 or fields[4] == b"0" or fields[3:] == last:
                     continue
+                last = fields[3:]
                 text = os.fsdecode(fields[5])
                 major, _colon, minor = fields[3].decode("ascii").partition(":")
                 if self._names(text):
                     self.holders.append(Holder(pid, f"maps it: {printable(text)}"))
                 elif f"{int(major, 16)}:{int(minor, 16)}" == self.device:
-                    self.things.append(_Thing(pid, f"maps it: {printable(text)}", int(fields[4])))
+                    self.things.append(_Thing(pid, "maps it", text, int(fields[4])))
         return some
 
     def _names(self, text: str) -> bool:
@@ -163,7 +167,7 @@ class Look:
 
         def hit(inode: int) -> None:
             for thing in wanted.pop(inode, ()):
-                self.holders.append(Holder(thing.pid, thing.how))
+                self.holders.append(Holder(thing.pid, f"{thing.how}: {printable(thing.text)}"))
 
         def descend(directory: int) -> None:
             with os.scandir(directory) as entries:
