@@ -53,8 +53,6 @@ def cmd_up(args: argparse.Namespace) -> int:
                 guest.create(found.release, found.path, found.accel, found.ready)
             guest.start(load=not args.cold)
             guest.wait_ssh()
-            if not args.cold:
-                guest.set_clock()
         except BaseException:
             guest.end()
             bed_guest.stop_idle_time_server()

@@ -266,11 +266,6 @@ class Guest:
                 raise BedError(f"guest {self.name}: no SSH within {seconds:.0f} s, see {self.path}/console.log")
             time.sleep(0.05)
 
-    def set_clock(self) -> None:
-        """After a load the guest lives in the past: step it, and let chronyd tell the kernel that it is right."""
-        sync = f"chronyc -m 'reset sources' 'burst 3/6' >/dev/null && {WAIT_SYNC}"
-        self.run(f"date -s @{time.time():.3f} >/dev/null && {sync}")
-
     def boot_id(self) -> str:
         return self.run("cat /proc/sys/kernel/random/boot_id", timeout=30).strip()
 
@@ -289,7 +284,6 @@ class Guest:
         with self.monitor() as hmp:
             hmp(f"loadvm {SNAPSHOT}")
         self.wait_ssh()
-        self.set_clock()
 
     def reboot(self) -> None:
         before = self.boot_id()

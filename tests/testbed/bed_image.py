@@ -45,7 +45,7 @@ FILES = {
         "[Match]\nType=ether\n\n[Network]\nAddress=10.0.2.15/24\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n"
     ),
     "etc/chrony/chrony.conf": (
-        f"server 10.0.2.2 port {bed_time.PORT} iburst minpoll -2 maxpoll 4\n"
+        f"server 10.0.2.2 port {bed_time.PORT} iburst minpoll -2 maxpoll 0\n"
         "makestep 0.1 -1\nrtcsync\ndriftfile /var/lib/chrony/chrony.drift\n"
     ),
     # the guest boots the initramfs that QEMU hands it: a package's trigger would only burn minutes

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
+import time
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,17 @@ def count(host, path: str, contents: list[str]) -> int:
     return int(output(host, f"python3 -c {shlex.quote(SEARCH)} {path} {' '.join(contents)}"))
 
 
+def beginning_of_a_block(host) -> str:
+    """Its first 32 bytes in hex. The writer may not have got to one yet, and a block may expire before it is read."""
+    look = f"block=$(find {ROOT} -ignore_readdir_race -type f -name '*.bin' | tail -n 1); head -c 32 $block </dev/null"
+    for _try in range(60):
+        beginning = output(host, f"{{ {look} 2>/dev/null || true; }} | od -A n -v -t x1 | tr -d ' \\n'")
+        if len(beginning) == 64:
+            return beginning
+        time.sleep(2)
+    raise AssertionError("no block in two minutes")
+
+
 @pytest.fixture(scope="module")
 def before(host) -> dict:
     return json.loads(output(host, "cat /root/before-reboot"))
@@ -48,8 +60,7 @@ def test_the_volume_has_a_new_key(host, before):
 def test_blocks_of_the_time_before_are_gone_for_good(host, before):
     old = list(before["blocks"].values())
     # A block of today shows that the search would find them, and that the image holds no clear text at all.
-    block = output(host, f"find {ROOT} -ignore_readdir_race -type f -name '*.bin' | head -n 1")
-    today = output(host, f"head -c 32 {block} | od -A n -v -t x1 | tr -d ' \\n'")
+    today = beginning_of_a_block(host)
     output(host, "sync && echo 3 >/proc/sys/vm/drop_caches")
     assert count(host, MAPPING, [today]) == 1
     assert count(host, MAPPING, old) == 0

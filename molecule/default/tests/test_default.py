@@ -22,15 +22,18 @@ def output(host, command: str) -> str:
     return done.stdout.strip()
 
 
-def status(host) -> dict:
-    return json.loads(output(host, "cat /run/vllm-writer/status.json"))
+def status(host, variant: str) -> dict:
+    return json.loads(output(host, f"cat /run/{variant}-writer/status.json"))
 
 
-@pytest.fixture(scope="module")
-def writer(host) -> dict:
-    """The writer's main process as the kernel sees it."""
-    shown = output(host, "systemctl show -P MainPID vllm.service | xargs -I{} cat /proc/{}/status")
-    return dict(line.split(":\t", 1) for line in shown.splitlines() if ":\t" in line)
+@pytest.fixture(scope="module", params=[("vllm.service", "compiled"), ("vllm-python.service", "python")], ids="/".join)
+def writer(host, request) -> dict:
+    """A writer's unit, its variant, and its main process as the kernel sees it."""
+    unit, variant = request.param
+    shown = output(host, f"systemctl show -P MainPID {unit} | xargs -I{{}} cat /proc/{{}}/status")
+    return {"unit": unit, "variant": variant} | dict(
+        line.split(":\t", 1) for line in shown.splitlines() if ":\t" in line
+    )
 
 
 def test_before_hardening_anybody_could_read_blocks_on_the_root_disk(host):
@@ -74,7 +77,7 @@ def test_another_account_cannot_list_the_tier(host):
 
 
 def test_the_writer_runs_as_the_account_with_a_closed_umask(host, writer):
-    assert host.service("vllm.service").is_running
+    assert host.service(writer["unit"]).is_running
     assert writer["Uid"].split() == [output(host, "id -u vllm")] * 4
     assert writer["Umask"] == "0077"
 
@@ -83,15 +86,15 @@ def test_the_writer_leaves_no_core_and_no_swap(host, writer):
     core = output(host, f"grep 'Max core file size' /proc/{writer['Pid']}/limits").split()
     assert core[4:6] == ["0", "0"]
     assert int(output(host, f"cat /proc/{writer['Pid']}/coredump_filter"), 16) == 0
-    assert output(host, "cat /sys/fs/cgroup/system.slice/vllm.service/memory.swap.max") == "0"
+    assert output(host, f"cat /sys/fs/cgroup/system.slice/{writer['unit']}/memory.swap.max") == "0"
 
 
-def test_the_writer_stores_and_reads_with_no_wrong_byte(host):
-    first = status(host)
+def test_the_writer_stores_and_reads_with_no_wrong_byte(host, writer):
+    first = status(host, writer["variant"])
     end = time.monotonic() + 60
     while time.monotonic() < end:
         time.sleep(2)
-        last = status(host)
+        last = status(host, writer["variant"])
         if last["stored"] > first["stored"] and last["loaded"] > first["loaded"]:
             break
     assert last["state"] == "running"
