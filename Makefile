@@ -61,6 +61,9 @@ molecule: build ## The default scenario on a test-bed host (RELEASE=trixie: Debi
 soak: setup ## Real vLLM fs tiers of two releases at full speed while kvtier expires them each second (MINUTES=2)
 	@python tests/soak/soak.py --minutes $(MINUTES)
 
+bench: setup ## Expiry against find, bfs, fd and systemd-tmpfiles (ARGS="--blocks 10000000" for the large tree)
+	@PYTHONPATH=.build/pythonpath benchmarks/expire.py $(ARGS)
+
 docs: build ## Reference of modules, filters and roles in .build/docs
 	@tests/tools/docs.sh
 

@@ -70,7 +70,7 @@ class Killed:
         self.ended, self.capped, self.before = ended, capped, self.tree.files()
 
     def expire(self):
-        return expiry.expire(self.tier, state_root=str(self.state_root))
+        return expiry.expire(self.tier, state_root=str(self.state_root), workers=1)
 
     def wait_for_workers(self) -> None:
         """A killed pass takes its workers with it, and the lock is free when the last one is gone."""

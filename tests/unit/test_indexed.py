@@ -483,8 +483,11 @@ def apply(place: Indexed, what: str, leaf: str, number: int, value, at: float) -
     path = tree.path(name_in(leaf, number))
     with contextlib.suppress(FileNotFoundError, OSError):
         if what == "create":
+            # A block that is there already would be written in place, which changes no directory.
+            path.unlink(missing_ok=True)
             tree.put(name_in(leaf, number), value - at, 3)
         elif what == "temp":
+            tree.path(name_in(leaf, number) + f"_{number}.tmp").unlink(missing_ok=True)
             tree.put(name_in(leaf, number) + f"_{number}.tmp", value - at, 3)
         elif what == "unlink":
             path.unlink()

@@ -32,6 +32,7 @@ from . import (
     walk,
 )
 from .datamap import Document, MapError, Tier
+from .workers import default_workers
 
 VERSION = "0.1.0"
 _FAILED_CONTROLS = 1
@@ -82,6 +83,10 @@ def _parser() -> argparse.ArgumentParser:
         "--trust-clock", action="store_true", help="expire although the clock jumped; the time is right now"
     )
     command.add_argument("--max-seconds", type=float, default=expiry.MAX_SECONDS, metavar="N")
+    command.add_argument("--full", action="store_true", help="read every directory, also those that did not change")
+    command.add_argument(
+        "--workers", type=int, choices=range(1, 65), metavar="N", help="processes (default: half the cores, 2 to 8)"
+    )
     command.add_argument("--json", action="store_true")
     special = command.add_mutually_exclusive_group()
     special.add_argument(
@@ -177,6 +182,8 @@ def _expire_one(tier: Tier, options: argparse.Namespace) -> dict[str, Any]:
             on_delete=note if options.dry_run else None,
             stopped=stopped,
             progress=shown.directory if shown else None,
+            workers=options.workers or (None if options.dry_run else default_workers()),
+            full=options.full,
         )
         return {**result, "would_delete": listed, "would_delete_count": due} if options.dry_run else result
 

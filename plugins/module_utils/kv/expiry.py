@@ -96,22 +96,23 @@ class Watch:
 
     def __init__(self, tier: Tier, fd: int, hooks: Hooks | None = None) -> None:
         self.tier, self.fd, self.pacer, self.hooks = tier, fd, Pacer(), hooks or Hooks()
-        self.looked = self.due = self.ask_at = time.monotonic()
+        self.progress = self.hooks.progress
+        self.looked = self.ask_at = self.due = time.monotonic()
 
     def __call__(self) -> None:
         """Raises Stop."""
+        if self.progress is not None:
+            self.progress()
         now = time.monotonic()
-        if self.hooks.progress is not None:
-            self.hooks.progress()
+        if now < self.due:
+            return
+        self.due = now + min(self.every, self.stopped_every)
         if self.hooks.stopped is not None and now >= self.ask_at:
             why = self.hooks.stopped()
             if why is not None:
                 raise Stop(why)
             ended = time.monotonic()
             self.ask_at = ended + max(self.stopped_every, self.stopped_share * (ended - now))
-        if now < self.due:
-            return
-        self.due = now + min(self.every, Pacer.every)
         self.pacer()
         if now - self.looked < self.every:
             return
@@ -163,25 +164,25 @@ def expire(
     max_seconds: float = MAX_SECONDS,
     state_root: str | None = STATE_ROOT,
     on_delete: Callable[[str, str], None] | None = None,
-    workers: int | None = None,
-    full: bool = False,
     stopped: Callable[[], str | None] | None = None,
     progress: Callable[[], None] | None = None,
+    workers: int | None = None,
+    full: bool = False,
 ) -> dict[str, Any]:
     """One pass over a tier, as the tier's own account; the record that it left.
 
     delete=False only lists, through on_delete, and records nothing. max_seconds bounds the pass; the next one goes on
-    where it stopped. state_root None: a directory that no data map declares; nothing is remembered about it.
-    workers: how many processes, None for default_workers(); full: read every directory although the last full pass is
-    less than full_pass_hours ago. stopped: why the tier is in use, or None (holders.sentinel); it is asked before the
-    first deletion and again and again, and replaces what is asked about running engines. progress: called once per
-    directory. The record has the keys of state.py and, once the walk began, those of walk.Survey and totals; `exit` is
-    one of EXIT_CODES.
+    where it stopped. state_root None: a directory that no data map declares; nothing is remembered about it. stopped:
+    why the tier is in use, or None (holders.sentinel); it is asked before the first deletion and again and again, and
+    replaces what is asked about running engines. progress: called once per directory that is read. workers: how many
+    processes, None for default_workers(), or one where on_delete has to be called in order; full: read every directory
+    although the last full pass is less than full_pass_hours ago. The record has the keys of state.py and, once the walk
+    began, those of walk.Survey; `exit` is one of EXIT_CODES.
     """
     began = clock.now()
     hooks = Hooks(on_delete, stopped, progress)
-    count = 1 if stopped is not None else workers or default_workers()
-    options = _Options(delete, trust_clock, max_seconds, hooks, count, full)
+    workers = workers or (1 if on_delete else default_workers())
+    options = _Options(delete, trust_clock, max_seconds, hooks, workers, full)
     with contextlib.ExitStack() as stack:
         try:
             lock_fd = stack.enter_context(state.locked(tier, state_root))

@@ -24,11 +24,11 @@ def default_workers() -> int:
 
 
 class SharedWalk(CappedWalk):
-    """A walk by `workers` processes. A walk that tells of each deletion is done by one: it has an order to keep."""
+    """A walk by `workers` processes; pause and on_delete are called in whichever is at it."""
 
     def __init__(self, *args: Any, workers: int = 1, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.workers = workers if self.on_delete is None else 1
+        self.workers = workers
 
     def _run_units(self, units: list[Unit]) -> None:
         groups: dict[tuple[str, str], list[Unit]] = {}

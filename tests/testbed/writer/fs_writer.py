@@ -329,7 +329,8 @@ class Writer:
             if now >= told:
                 self.report("running")
                 told = now + 1
-            stop.wait(min(0.05, max(0.001, interval / 4)))
+            # Each look costs as much as a block where the machine is emulated.
+            stop.wait(min(0.25, max(0.001, interval / 4)))
             now = time.monotonic()
         self.manager.shutdown()
         self.collect_last()

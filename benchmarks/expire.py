@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Expiry passes against their peers, on the same tree in the same run: prints ratios, judges nothing.
+
+    benchmarks/expire.py [--blocks 100000 1000000] [--runs 3] [--dir /var/tmp/llmhost-bench]
+
+Peers: find -delete, bfs, fd, systemd-tmpfiles. All take turns, so that a busy machine is busy for each of them; a
+figure is the median of its runs, a ratio is find's median divided by it. Needs bfs and fd-find (Debian); figures with a
+cold cache need root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import tree
+
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, discovery, expiry
+
+RETENTION_MINUTES = 1440
+DAY = 86400
+WORKERS = (1, 2)
+
+
+def tier_over(root: str) -> datamap.Tier:
+    """A tier over the tree; it belongs to whoever measures."""
+    raw = {"name": "bench", "store": "vllm_fs", "path": "/var/lib/bench", "owner": "bench"}
+    tier = datamap.normalise([{**raw, "services": ["bench.service"]}], "bench", RETENTION_MINUTES)["tiers"][0]
+    return {**tier, "path": root, "owner": os.getuid()}
+
+
+def one_pass(base: Path, workers: int, full: bool) -> None:
+    """A pass of ours, as its own process: what `kvtier expire` does once it is the tier's account."""
+    discovery.engines = lambda *_: []  # type: ignore[assignment]
+    result = expiry.expire(tier_over(str(base / "tree")), state_root=str(base / "state"), workers=workers, full=full)
+    if result["exit"] != expiry.OK:
+        raise SystemExit(f"our own pass failed: {result['messages']}")
+
+
+class Bench:
+    """One tree and what was measured on it."""
+
+    def __init__(self, base: Path, blocks: int, runs: int) -> None:
+        self.base, self.blocks, self.runs = base, blocks, runs
+        self.root = str(base / "tree")
+        self.rows: list[tuple[str, str, float, float]] = []
+        self.memory: dict[str, int] = {}
+
+    def ours(self, workers: int, full: bool) -> list[str]:
+        return [sys.executable, __file__, "--pass", str(self.base), str(workers), str(int(full))]
+
+    def peers(self) -> dict[str, list[str]]:
+        """Commands that delete what is older than the retention."""
+        config = self.base / "tmpfiles.conf"
+        config.write_text(f"e {self.root} - - - m:{RETENTION_MINUTES}min\n")
+        aged = ["-type", "f", "-name", "*.bin", "-mmin", f"+{RETENTION_MINUTES}", "-delete"]
+        fd = shutil.which("fdfind") or shutil.which("fd") or "fd"
+        commands = {
+            "find": ["find", self.root, *aged],
+            "bfs": ["bfs", self.root, *aged],
+            "fd": [fd, "-u", "-t", "f", "-e", "bin", "--changed-before", "1d", ".", self.root, "-X", "rm", "-f"],
+            "systemd-tmpfiles": ["systemd-tmpfiles", "--clean", str(config)],
+        }
+        missing = [name for name, command in commands.items() if shutil.which(command[0]) is None]
+        if missing:
+            raise SystemExit(f"missing: {', '.join(missing)}; apt-get install bfs fd-find findutils systemd")
+        return commands
+
+    def make(self, old: int) -> None:
+        """The tree again, `old` of its blocks past their retention, and no memory of the one before."""
+        tree.make(self.root, self.blocks, old, 2 * DAY, 3600)
+        shutil.rmtree(self.base / "state", ignore_errors=True)
+        (self.base / "state" / "bench").mkdir(mode=0o700, parents=True)
+        time.sleep(2.1)  # what the index believes is older than two seconds
+
+    def timed(self, name: str, command: list[str]) -> float:
+        """Seconds that a command takes; it must end well."""
+        began = time.monotonic()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        _pid, status, usage = os.wait4(process.pid, 0)
+        seconds = time.monotonic() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
+        self.memory[name] = max(self.memory.get(name, 0), usage.ru_maxrss)
+        return seconds
+
+    def compare(self, what: str, commands: dict[str, list[str]], before: Callable[[], None] | None = None) -> None:
+        """All commands in turn, so often as there are runs."""
+        seconds: dict[str, list[float]] = {name: [] for name in commands}
+        for _run in range(self.runs):
+            for name, command in commands.items():
+                if before is not None:
+                    before()
+                seconds[name].append(self.timed(name, command))
+        self.tell(what, {name: statistics.median(values) for name, values in seconds.items()})
+
+    def tell(self, what: str, seconds: dict[str, float]) -> None:
+        for name, value in seconds.items():
+            self.rows.append((what, name, value, seconds["find"] / value))
+            print(f"{what:32} {name:18} {value:9.3f} s {seconds['find'] / value:7.2f} x find", flush=True)
+
+    def run(self) -> None:
+        """Everything that is compared on a tree of this size."""
+        peers = self.peers()
+        find = {"find": peers["find"]}
+        full = {f"full pass, {n} workers": self.ours(n, True) for n in WORKERS}
+        steady = {f"steady pass, {n} workers": self.ours(n, False) for n in WORKERS}
+        self.make(0)
+        self.compare("nothing to delete, warm cache", {**peers, **full})
+        if os.geteuid() == 0:
+            self.compare(
+                "nothing to delete, cold cache",
+                {**find, f"full pass, {WORKERS[-1]} workers": full[f"full pass, {WORKERS[-1]} workers"]},
+                drop_caches,
+            )
+        self.timed("warm up", self.ours(2, True))
+        self.compare("unchanged since the last pass", {**find, **steady})
+        self.compare("0.5 % of the leaves changed", {**find, **steady}, self.touch)
+        for percent in (10, 100):
+            self.deletion(percent, {**find, f"full pass, {WORKERS[-1]} workers": self.ours(WORKERS[-1], True)})
+
+    def touch(self) -> None:
+        """Let a block come and go in half a percent of the leaves, as a writer does."""
+        for leaf in tree.leaves(self.root)[::200]:
+            block = f"{leaf}/{'0' * 64}.bin"
+            os.close(os.open(block, os.O_WRONLY | os.O_CREAT, 0o600))
+            os.unlink(block)
+
+    def deletion(self, percent: int, commands: dict[str, list[str]]) -> None:
+        """Each gets a tree of its own."""
+        seconds = {}
+        for name, command in commands.items():
+            self.make(self.blocks * percent // 100)
+            seconds[name] = self.timed(name, command)
+        self.tell(f"deleting {percent} %", seconds)
+
+
+def drop_caches() -> None:
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3")
+
+
+def main() -> None:
+    """Measure, and print a Markdown table."""
+    if sys.argv[1:2] == ["--pass"]:
+        one_pass(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1")
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--dir", type=Path, default=Path("/var/tmp/llmhost-bench"))
+    options = parser.parse_args()
+    table = []
+    try:
+        for blocks in options.blocks:
+            options.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            bench = Bench(options.dir, blocks, options.runs)
+            bench.run()
+            leaf_count = min(blocks, 1 << 20)
+            table += [(f"{blocks:,}", *row) for row in bench.rows]
+            print("memory at most, KiB:", bench.memory, "leaves at most", leaf_count, flush=True)
+    finally:
+        shutil.rmtree(options.dir, ignore_errors=True)
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
+        model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
+    print(
+        f"\n{datetime.date.today()}, `{' '.join(sys.argv)}`, {os.cpu_count()} x {model}, Linux {platform.release()}, "
+        f"Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}\n"
+    )
+    print("| blocks | what | who | seconds | x find |\n|---:|---|---|---:|---:|")
+    for blocks, what, who, seconds, ratio in table:
+        print(f"| {blocks} | {what} | {who} | {seconds:.2f} | {ratio:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
