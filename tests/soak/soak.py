@@ -103,7 +103,13 @@ class Side:
             f"{self.engine}/fs_writer.py",
             f"--root={self.root}",
         ]
-        command += [f"--rate={RATE}", "--threads=4", f"--status={self.status_file}", f"--log={self.log}"]
+        command += [
+            f"--rate={RATE}",
+            "--threads=4",
+            "--block-bytes=4096",
+            f"--status={self.status_file}",
+            f"--log={self.log}",
+        ]
         with self.said.open("wb") as said:
             account: dict[str, Any] = {"user": ACCOUNT, "group": ACCOUNT, "extra_groups": []}
             self.process = subprocess.Popen(command, umask=0o077, stderr=said, **account)
