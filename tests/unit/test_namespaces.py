@@ -121,6 +121,30 @@ def test_what_is_not_certain_is_not_dead(host, change, why):
     assert result["exit"] == expiry.REFUSED and host.tree.files() == before
 
 
+def stray(cmdline, uid=0, unit="other.service"):
+    return discovery.Process(99, uid, "python3", cmdline, unit, 1, 0, "0", 0)
+
+
+@both
+def test_another_engine_of_the_account_may_use_what_looks_dead(host, monkeypatch, guarded):
+    """It may have been told of the tier in a file: neither its unit nor its command line names it."""
+    host.processes.append(stray(("/opt/v/bin/vllm", "serve", "--config", "/etc/x.yaml")))
+    if not guarded:
+        monkeypatch.setattr(namespaces, "_stray", lambda *_: None)
+    judged = host.judge()
+    assert bool(judged.dead) != guarded
+    assert not guarded or "pid 99 may be another engine of 0" in judged.unknown
+
+
+def test_what_is_not_another_engine_of_the_account_is_not_in_the_way(host):
+    host.processes += [
+        stray(("/opt/v/bin/vllm", "serve"), uid=NOBODY),
+        stray(("sh", "-c", "/usr/local/sbin/kvtier expire vllm --dead-namespaces")),
+        stray(("/usr/sbin/sshd",)),
+    ]
+    assert host.dead_names() == [OLD]
+
+
 def test_two_engines_on_two_namespaces_keep_both(host):
     host.namespace("other_0123456789ff", 100, [])
     host.engine(12, 110, "b.service")

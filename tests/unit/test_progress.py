@@ -48,7 +48,6 @@ def test_nothing_is_shown_before_two_seconds_and_then_not_too_often(monkeypatch)
     assert screen.getvalue() == "", "nothing to take away"
     for _number in range(100):
         clock.now += 0.02
-        shown.deleted()
         shown.directory()
     lines = screen.getvalue().split("\r\x1b[K")[1:]
     assert 3 <= len(lines) <= 5 and lines[-1].startswith("chat: ") and "\n" not in screen.getvalue()
@@ -63,13 +62,12 @@ def test_what_forked_processes_do_counts(monkeypatch):
     def work():
         for _number in range(5):
             shown.directory()
-            shown.deleted()
 
     for _worker in range(3):
         assert in_child(work) == 0
     clock.now += 3
     shown.directory()
-    assert "chat: 16 directories, 15 deleted, 3 s" in screen.getvalue()
+    assert "chat: 16 directories read, 3 s" in screen.getvalue()
 
 
 def test_a_terminal_that_is_gone_ends_no_pass(monkeypatch):
@@ -115,6 +113,6 @@ def test_kvtier_shows_it_and_takes_it_away(tmp_path, where):
     os.close(terminal)
     assert done.returncode == 0 and done.stdout.startswith("expire chat: exit 0, expired 3"), done
     if where == "terminal":
-        assert "chat: 2 directories, " in text and text.endswith("\r\x1b[K") and "\n" not in text
+        assert "chat: 2 directories read" in text and text.endswith("\r\x1b[K") and "\n" not in text
     else:
         assert text == "" and not done.stderr

@@ -167,7 +167,6 @@ def _expire_one(tier: Tier, options: argparse.Namespace) -> dict[str, Any]:
             return namespaces.purge(tier, delete=not options.dry_run)
         listed: list[str] = []
         due = 0
-        told = (lambda path, kind: shown.deleted()) if shown else None
 
         def note(path: str, kind: str) -> None:
             nonlocal due
@@ -180,7 +179,7 @@ def _expire_one(tier: Tier, options: argparse.Namespace) -> dict[str, Any]:
             delete=not options.dry_run,
             trust_clock=options.trust_clock,
             max_seconds=options.max_seconds,
-            on_delete=note if options.dry_run else told,
+            on_delete=note if options.dry_run else None,
             stopped=stopped,
             progress=shown.directory if shown else None,
             workers=options.workers or (None if options.dry_run else default_workers()),

@@ -10,6 +10,7 @@ What cannot be looked at counts as held: CannotTell. An engine that runs but hol
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import re
@@ -25,6 +26,8 @@ from .survey import printable
 
 # The kernel's fixed inode number of the first pid namespace: in any other one, not all processes can be seen.
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
+_SYS_KCMP = {"x86_64": 312, "aarch64": 272}.get(os.uname().machine)
+_KCMP_FILES = 2
 _GONE = (errno.ENOENT, errno.ESRCH)
 _NAMED = 3
 
@@ -41,8 +44,11 @@ class Holder(NamedTuple):
 
 
 class _Thing(NamedTuple):
+    """Something on the tier's device that a process holds; text: its name there."""
+
     pid: int
     how: str
+    text: str
     inode: int
 
 
@@ -106,6 +112,8 @@ class Look:
         for link, how in (("cwd", "works in it"), ("root", "has its root in it"), ("exe", "is a program of it")):
             with _unless_gone():
                 self._linked(pid, f"{base}/{link}", how)
+        if _same_descriptors(pid, int(base.rpartition("/")[2])):
+            return
         with _unless_gone():
             for number in os.listdir(f"{base}/fd"):
                 with _unless_gone():
@@ -128,23 +136,24 @@ class Look:
             return
         info = os.stat(path)
         if info.st_dev == self.st_dev:
-            self.things.append(_Thing(pid, f"{how}: {printable(text)}", info.st_ino))
+            self.things.append(_Thing(pid, how, text, info.st_ino))
 
     def _maps(self, pid: int, base: str) -> bool:
         """Look at the mappings; False if there are none."""
-        some = False
+        some, last = False, [b""]
         with open(f"{base}/maps", "rb") as lines:
             for line in lines:
                 some = True
                 fields = line.rstrip(b"\n").split(None, 5)
-                if len(fields) < 6 or fields[4] == b"0":
+                if len(fields) < 6 or fields[4] == b"0" or fields[3:] == last:
                     continue
+                last = fields[3:]
                 text = os.fsdecode(fields[5])
                 major, _colon, minor = fields[3].decode("ascii").partition(":")
                 if self._names(text):
                     self.holders.append(Holder(pid, f"maps it: {printable(text)}"))
                 elif f"{int(major, 16)}:{int(minor, 16)}" == self.device:
-                    self.things.append(_Thing(pid, f"maps it: {printable(text)}", int(fields[4])))
+                    self.things.append(_Thing(pid, "maps it", text, int(fields[4])))
         return some
 
     def _names(self, text: str) -> bool:
@@ -158,7 +167,7 @@ class Look:
 
         def hit(inode: int) -> None:
             for thing in wanted.pop(inode, ()):
-                self.holders.append(Holder(thing.pid, thing.how))
+                self.holders.append(Holder(thing.pid, f"{thing.how}: {printable(thing.text)}"))
 
         def descend(directory: int) -> None:
             with os.scandir(directory) as entries:
@@ -182,6 +191,13 @@ class Look:
             descend(self.fd)
         except OSError as error:
             raise CannotTell(f"{self.path} cannot be read: {error.strerror}") from error
+
+
+def _same_descriptors(pid: int, task: int) -> bool:
+    """Does this thread share the descriptors of its process, as nearly all do? False where the kernel does not say."""
+    if pid == task or _SYS_KCMP is None:
+        return False
+    return bool(ctypes.CDLL(None).syscall(_SYS_KCMP, pid, task, _KCMP_FILES, 0, 0) == 0)
 
 
 @contextlib.contextmanager

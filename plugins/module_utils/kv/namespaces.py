@@ -19,7 +19,7 @@ from typing import Any, Callable
 
 from . import account, clock, discovery, expiry, fsio, state
 from .datamap import STATE_ROOT, Tier
-from .stores import CONFIG, STORES, Dir, Store, parse_version
+from .stores import CONFIG, ENGINES, STORES, Dir, Store, parse_version
 from .survey import Policy, Survey, printable
 from .walk import Stop, Walk
 
@@ -130,6 +130,9 @@ def judge(
     began = starts(tier, engines, processes)
     if len(began) < len({one.unit or one.pid for one in engines}):
         return Judgement(unknown="an engine ended meanwhile")
+    stray = _stray(tier, engines, processes)
+    if stray is not None:
+        return Judgement(unknown=f"pid {stray} may be another engine of {tier['owner']} with a namespace of its own")
     since = min(began.values())
     found = there(fd, store)
     marked = [one for one in found.values() if one.home is not None and one.marked >= since]
@@ -151,6 +154,22 @@ def judge(
         one.blocks, one.size = inside.blocks, inside.block_bytes
         result.dead.append(one)
     return result
+
+
+def _stray(tier: Tier, engines: Sequence[discovery.Found], processes: Sequence[discovery.Process]) -> int | None:
+    """A process of the account that looks like the engine and is none of those that are known to use the tier.
+
+    Its configuration may name the tier in a file that nobody reads here.
+    """
+    programs, uid = ENGINES[STORES[tier["store"]].engine].programs, account.uid_of(tier["owner"])
+    pids, units = {one.pid for one in engines}, {one.unit for one in engines if one.unit}
+    for process in processes:
+        known = process.pid in pids or process.unit in units or discovery.is_of(process.unit, tier["services"])
+        if known or process.uid != uid or not programs.search("\0".join(process.cmdline)):
+            continue
+        if not any("kvtier" in argument for argument in process.cmdline):
+            return process.pid
+    return None
 
 
 def _unknown(store: Store, engines: Sequence[discovery.Found], synchronised: bool | None) -> str | None:
