@@ -356,6 +356,7 @@ class Between:
         self.meddle: Callable[[str, str, bytes], Any] = lambda method, path, body: None
         self.answered: Callable[[str, str, int, bytes], tuple[int, bytes]] = lambda m, p, status, body: (status, body)
         self.seen: list[str] = []
+        self.headers: dict[str, dict[str, str]] = {}
         between = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -364,6 +365,7 @@ class Between:
             def handle_any(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 between.seen.append(f"{self.command} {self.path}")
+                between.headers[between.seen[-1]] = {name.lower(): value for name, value in self.headers.items()}
                 answer = between.meddle(self.command, self.path, body)
                 if answer is Between.CUT:
                     self.close_connection = True

@@ -237,6 +237,43 @@ def test_a_rule_that_would_take_what_is_not_the_tiers_is_refused(weed):
     assert refused["failed"] and "whole bucket" in refused["msg"]
 
 
+def test_a_put_carries_the_checksum_that_old_servers_demand(weed):
+    bucket = weed.bucket()
+    with Between(weed.endpoint) as between:
+        options = weed.options(bucket, endpoint=between.endpoint, retention_minutes=WEEK)
+        assert run("bucket_lifecycle", **options)["changed"]
+        (put,) = [headers for line, headers in between.headers.items() if line.startswith("PUT")]
+    assert len(put["content-md5"]) == 24 and "content-md5" in put["authorization"]
+
+
+def test_credentials_come_from_the_named_file_or_the_environment_and_are_never_shown(weed, tmp_path, monkeypatch):
+    bucket = weed.bucket()
+    weed.put(bucket, block(1))
+    options = weed.options(bucket, retention_minutes=WEEK)
+    without = {name: options[name] for name in options.keys() - {"access_key", "secret_key"}}
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    missing = run("bucket_lifecycle_info", **without)
+    assert missing["failed"] and "no credentials were found" in missing["msg"] and "credentials_file" in missing["msg"]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_servers.KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_servers.SECRET)
+    assert run("bucket_lifecycle_info", **without)["status"] == "absent"
+    path = tmp_path / "credentials"
+    path.write_text("[default]\naws_access_key_id = nokey\naws_secret_access_key = nosecret\n[good]\n")
+    with path.open("a") as file:
+        file.write(f"aws_access_key_id = {s3_servers.KEY}\naws_secret_access_key = {s3_servers.SECRET}\n")
+    path.chmod(0o600)
+    given = {**without, "credentials_file": str(path)}
+    assert run("bucket_lifecycle_info", **given)["status"] == "denied", "the file wins over the environment"
+    good = run("bucket_lifecycle_info", profile="good", **given)
+    assert good["status"] == "absent" and s3_servers.SECRET not in str(good)
+    assert "no such profile" in run("bucket_lifecycle_info", profile="bad", **given)["msg"]
+    path.chmod(0o644)
+    assert "chmod 0600" in run("bucket_lifecycle_info", profile="good", **given)["msg"]
+
+
 # What may go wrong half way
 
 

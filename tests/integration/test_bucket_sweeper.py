@@ -256,10 +256,12 @@ def test_the_role_keeps_a_day_and_a_week_and_leaves_neighbours_alone(weed, tmp_p
     # The week's object is overdue until the server acts on its new rule: the play must not call that kept.
     assert first.returncode != 0 and "overdue_objects" in first.stdout, first.stdout
     weed.expire()
-    second = play.run(tiers, "-vv")
+    second = play.run(tiers[:1], "-vv")
     assert second.returncode == 0, second.stdout + second.stderr
     assert SECRET not in first.stdout + first.stderr + second.stdout + second.stderr
-    assert "not_enforceable: kept by the sweeper" in second.stdout and "ok: kept by its rules" in second.stdout
+    assert "not_enforceable: kept by the sweeper" in second.stdout
+    kept = run("bucket_lifecycle_info", **weed.options(week, retention_minutes=10080))
+    assert kept["status"] == "ok" and kept["message"].endswith("ok: kept by its rules")
     assert "changed=0" in second.stdout, second.stdout
     for bucket in (day, week):
         assert set(weed.keys(bucket)) == {block(2).replace("//", "/"), "logs/a"}
