@@ -15,7 +15,12 @@ import pytest
 from module_runner import run
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import blocknames, datamap, prefixprobe
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv.stores_vllm import block_of_key
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.stores import STORES
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.stores_places import (
+    block_of_key,
+    block_place,
+    is_namespace,
+)
 
 TOKENS = list(range(100, 150))
 
@@ -227,3 +232,12 @@ def test_the_module_says_when_names_cannot_be_known():
 def test_the_module_refuses_what_it_cannot_use(arguments):
     answer = run("kv_prefix_probe", **arguments)
     assert answer["failed"] and answer["msg"]
+
+
+def test_places_are_those_of_the_registry():
+    layout = STORES["vllm_fs"].layout
+    first, second, file = block_place(names()[0])
+    space = "m_0123456789ab_r0"
+    assert is_namespace(space) and not is_namespace("m_0123456789ab")
+    level = layout.dir_for(space).dir_for(first).dir_for(second + "0")
+    assert level.file_for(file).kind == "block"

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from . import fsio
 from .offload_model import is_loopback
-from .stores_vllm import block_of_key, block_place, is_namespace
+from .stores_places import block_of_key, block_place, is_namespace
 
 _ANSWER = 1 << 24
 _TIMEOUT = 30

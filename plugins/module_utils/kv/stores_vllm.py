@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import re
-
 from .stores_model import (
     BLOCK,
     CONFIG,
@@ -49,26 +47,6 @@ def _hashed_tree(*namespace_files: File) -> Dir:
             Dir(name(_NAMESPACE + r"_r\d+"), dirs=(Dir(name(r"[0-9a-f]{3}"), prune=True, dirs=(leaf,)),)),
         ),
     )
-
-
-def block_place(block: str) -> tuple[str, str, str]:
-    """Where a block of that hash lies below MODEL_DIGEST_rRANK: directory, beginning of the next one's name, file."""
-    return block[:3], block[3:5] + "_g", block + ".bin"
-
-
-def is_namespace(directory: str) -> bool:
-    """Is that the name of a directory of blocks at the root of a tier?"""
-    return re.fullmatch(_NAMESPACE + r"_r\d+", directory, re.ASCII) is not None
-
-
-def block_of_key(key: str) -> str | None:
-    """The hash of a block in a path or an object key, None if it is no block."""
-    parts = key.rsplit("/", 3)
-    match = re.fullmatch(rf"({_HASH})\.bin", parts[-1], re.ASCII)
-    if match is None or len(parts) < 3:
-        return None
-    first, second, _file = block_place(match.group(1))
-    return match.group(1) if parts[-3] == first and parts[-2].startswith(second) else None
 
 
 _CONFIG = File(CONFIG, name(r"config\.json"))
