@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -41,6 +42,12 @@ PIECES = (
 def gateway() -> Iterator[bed.Gateway]:
     with bed.gateway() as running:
         yield running
+
+
+@pytest.fixture
+def connection(gateway: bed.Gateway) -> Iterator[http.client.HTTPConnection]:
+    with contextlib.closing(gateway.connect()) as opened:
+        yield opened
 
 
 class Source:
@@ -143,13 +150,11 @@ def expected(data: bytes, name: str) -> list[tuple[str, Any]] | None:
     return head + [(key, value) for key, value in members if key not in dropped]
 
 
-def test_no_wrong_salt_and_no_altered_value(gateway: bed.Gateway) -> None:
+def test_no_wrong_salt_and_no_altered_value(gateway: bed.Gateway, connection: http.client.HTTPConnection) -> None:
     source = Source(SEED)
     passed = refused = readable = 0
-    connection: http.client.HTTPConnection | None = None
     for number in range(COUNT):
         data, name = source.document(), source.random.choice(NAMES)
-        connection = connection or gateway.connect()
         gateway.upstream.seen.clear()
         status, answer = gateway.post(data, name, connection=connection)
         say = f"seed {SEED}, document {number}: {data!r} -> {status} {answer!r}"

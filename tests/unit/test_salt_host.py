@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import subprocess
+import threading
 
 import module_runner
 import pytest
@@ -16,7 +18,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.salt import deri
 KEY = "8b1f6f0a5d3c47e29ab0c1d2e3f405162738495a6b7c8d9eafb0c1d2e3f4a5b6"
 DIGEST = "a3" * 32
 # Before a test replaces them.
-ENGINES, NETWORK = engine.engines, engine.open_to_network
+ENGINES, NETWORK, VERSION = engine.engines, engine.open_to_network, engine.version_of
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="files of root's own can be made by root only")
 
 
@@ -40,6 +42,7 @@ class Host:
         monkeypatch.setattr(host, "running", lambda _settings: self.says if self.active else None)
         monkeypatch.setattr(engine, "engines", list)
         monkeypatch.setattr(engine, "open_to_network", lambda _upstream: False)
+        monkeypatch.setattr(engine, "version_of", lambda _upstream: None)
         monkeypatch.setattr(system, "show", self.show)
         monkeypatch.setattr(system, "run", self.run)
         monkeypatch.setattr(system, "daemon_reload", lambda: self.asked.append("daemon-reload"))
@@ -242,6 +245,33 @@ def test_an_engine_that_listens_for_the_network_is_seen(tmp_path, name, address,
     (tmp_path / "net").mkdir()
     (tmp_path / "net" / name).write_text(f"  sl  local_address ...\n   0: {address} 00000000:0000 {state} 0\n")
     assert NETWORK("127.0.0.1:8000", str(tmp_path)) is is_open
+
+
+def test_an_engine_that_says_it_is_another_version_is_refused(gpu1, monkeypatch):
+    for said, refused in (("0.29.3", False), ("0.27.0", True), ("0.30.0rc1", True), ("dev", True), (None, False)):
+        monkeypatch.setattr(engine, "version_of", lambda _upstream, said=said: said)
+        found = host.problems(settings.complete(gpu1.given()), "gpu1", gpu1.places)
+        assert [f"says it is {said!r}" in problem.reason for problem in found] == ([True] if refused else [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"), [(b'{"version":"0.29.0"}', "0.29.0"), (b"[]", None), (b"x", None), (b'{"version":1}', None)]
+)
+def test_the_engine_is_asked_for_its_version(answer, said):
+    class Engine(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            assert self.path == "/version"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Engine) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        assert VERSION(f"127.0.0.1:{server.server_port}") == said
+    assert VERSION(f"127.0.0.1:{server.server_port}") is None
 
 
 # The module

@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import os
 import re
+import urllib.request
 from typing import Any, NamedTuple
 
 from . import endpoints
@@ -62,6 +65,26 @@ def problems(settings: dict[str, Any], found: list[Engine]) -> list[tuple[str, s
             fix = "unset VLLM_USE_RUST_FRONTEND, or do without the last hop's check"
             result.append((f"{who} has the Rust front end, which loads no middleware", fix))
     return result
+
+
+def version_of(upstream: str) -> str | None:
+    """The version that the engine itself says it is, None if nothing answers as vLLM does."""
+    # Never through a proxy that the environment names.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://{settings_.address(upstream)}/version", timeout=5) as answer:
+            version = json.loads(answer.read(1 << 16))["version"]
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return None
+    return version if isinstance(version, str) else None
+
+
+def version_problem(declared: str, said: str | None) -> tuple[str, str] | None:
+    """Reason and fix if the engine says it is another version than was declared."""
+    if said is None or endpoints.parse_version(said) == endpoints.parse_version(declared):
+        return None
+    why = f"the engine says it is {said!r}, and which endpoints take a salt depends on that"
+    return why, "set it to what runs"
 
 
 def open_to_network(upstream: str, proc: str = "/proc") -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import grp
 import hashlib
+import http.client
 import os
 import re
 import secrets
@@ -99,6 +100,9 @@ def _gid(group: str) -> int | None:
 def problems(settings: dict[str, Any], host: str, places: render.Places = render.HOST) -> list[Problem]:
     """Everything on this host that must be mended first."""
     found = [("the engine", why, fix) for why, fix in engine.problems(settings, engine.engines())]
+    other = engine.version_problem(settings["engine_version"], engine.version_of(settings["upstream"]))
+    if other:
+        found.append(("cache_salt_gateway_engine_version", *other))
     for key in ("engine_key_file", "tls_key", "tls_certificate", "client_ca"):
         path = settings[key]
         if path:
@@ -151,7 +155,7 @@ def running(settings: dict[str, Any]) -> dict[str, str] | None:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"http://{where}/metrics", timeout=5) as answer:
             text = answer.read(1 << 22).decode(errors="replace")
-    except (OSError, ValueError):
+    except (OSError, http.client.HTTPException, ValueError):
         return None
     match = re.search(r'^llmhost_gateway_info\{config="(\w*)",key="(\w*)",tenants="(\w*)"\} 1$', text, re.M)
     return dict(zip(("config", "key", "tenants"), match.groups())) if match else None

@@ -194,6 +194,35 @@ local function decode(raw)
     return table.concat(out)
 end
 
+local hex = ffi.new("uint8_t[256]")
+for digit = 0, 15 do
+    hex[("%x"):format(digit):byte()] = digit
+    hex[("%X"):format(digit):byte()] = digit
+end
+
+-- Whether the raw key decodes to this name of plain letters. A document may have a million keys, so nothing is built.
+local function reads_as(p, at, length, name)
+    local stop = at + length
+    for i = 1, #name do
+        if at >= stop then
+            return false
+        end
+        local letter = p[at]
+        if letter == 0x5C then
+            if p[at + 1] ~= 0x75 then
+                return false
+            end
+            letter = hex[p[at + 2]] * 4096 + hex[p[at + 3]] * 256 + hex[p[at + 4]] * 16 + hex[p[at + 5]]
+            at = at + 5
+        end
+        if letter ~= name:byte(i) then
+            return false
+        end
+        at = at + 1
+    end
+    return at == stop
+end
+
 -- By depth: 1 for an object, 0 for an array; an array that is the value of a key `content`; an object in such an array.
 local is_object = ffi.new("uint8_t[?]", MAX_DEPTH + 2)
 local is_content = ffi.new("uint8_t[?]", MAX_DEPTH + 2)
@@ -229,18 +258,13 @@ local function scan(text)
             now = IN_KEY
         elseif now == KEY_END then
             local length = at - 1 - begun
-            if depth == 1 or is_part[depth] == 1 then
+            if depth == 1 then
                 -- A longer one is no name that anybody asks for.
-                local name = length <= MAX_RAW_KEY and decode(ffi.string(p + begun, length)) or ""
-                if depth == 1 then
-                    names[members] = name
-                elseif name == "uuid" then
-                    return nil, "media_uuid"
-                end
-                content = name == "content"
-            else
-                content = length >= 7 and length <= 42 and decode(ffi.string(p + begun, length)) == "content"
+                names[members] = length <= MAX_RAW_KEY and decode(ffi.string(p + begun, length)) or ""
+            elseif is_part[depth] == 1 and reads_as(p, begun, length, "uuid") then
+                return nil, "media_uuid"
             end
+            content = reads_as(p, begun, length, "content")
             now = COLON
         elseif now == OPEN_OBJECT or now == OPEN_ARRAY then
             if depth == MAX_DEPTH then
