@@ -187,6 +187,32 @@ def test_what_is_swapped_in_for_a_block_costs_at_most_its_own_name(tree, outside
         assert (path / "precious").exists() and sum(found.errors.values()) == 1
 
 
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_a_file_mounted_over_a_block_is_not_deleted(tmp_path, when):
+    def work():
+        tree, outside = Tree(tmp_path / "kv"), Tree(tmp_path / "outside")
+        outside.put("precious", 9000)
+        block, others = tree.block(1, 9000), [tree.block(number, 9000) for number in range(2, 6)]
+        real, mounted = os.stat, []
+
+        def cover(name, **options):
+            info = real(name, **options)
+            if name == os.path.basename(block) and not mounted:
+                mounted.append(name)
+                mount("--bind", outside.path("precious"), tree.path(block))
+            return info
+
+        if when == "before":
+            mount("--bind", outside.path("precious"), tree.path(block))
+        else:
+            walk.os.stat = cover
+        found = walked(tree)
+        walk.os.stat = real
+        return found.errors, outside.path("precious").exists(), [tree.path(path).exists() for path in (block, *others)]
+
+    assert with_own_mounts(work) == [{"EBUSY": 1}, True, [True, False, False, False, False]]
+
+
 # -- what is swapped in for a directory, between its name and its opening
 
 LEVELS = [f"{NAMESPACE}_r0", f"{NAMESPACE}_r0/{digest(1)[:3]}", f"{NAMESPACE}_r0/{leaf_of(digest(1))}"]
