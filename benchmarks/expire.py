@@ -42,7 +42,7 @@ def tier_over(root: str) -> datamap.Tier:
 
 def one_pass(base: Path, workers: int, full: bool) -> None:
     """A pass of ours, as its own process: what `kvtier expire` does once it is the tier's account."""
-    discovery.engines = lambda *_: []  # type: ignore[assignment]
+    discovery.engines = lambda *_: []
     result = expiry.expire(tier_over(str(base / "tree")), state_root=str(base / "state"), workers=workers, full=full)
     if result["exit"] != expiry.OK:
         raise SystemExit(f"our own pass failed: {result['messages']}")

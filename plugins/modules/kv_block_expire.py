@@ -187,6 +187,8 @@ info:
       type: str
 """
 
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
@@ -238,7 +240,7 @@ def _pass(tier: dict, check: bool, params: dict) -> tuple:
             if count <= MAX_LISTED:
                 listed.append(path)
 
-        options = {} if params["tier"] is not None else {"state_root": None}
+        options: dict[str, Any] = {} if params["tier"] is not None else {"state_root": None}
         record = expiry.expire(
             tier,
             delete=not check,
