@@ -12,6 +12,7 @@ import argparse
 import http.client
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -139,8 +140,6 @@ def throughput(port: int, seconds: float, clients: int = 16) -> tuple[float, int
     ).encode()
 
     def client(number: int) -> None:
-        import socket
-
         with socket.create_connection(("127.0.0.1", port), 30) as sock:
             while time.monotonic() < end:
                 sock.sendall(head + body)

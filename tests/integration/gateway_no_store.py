@@ -10,13 +10,21 @@ and is stood in for; the store is a list.
 
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import json
 import sys
 import types
 from unittest import mock
 
 BLOCK, BLOCKS = 16, 10
+
+
+class Absent(types.ModuleType):
+    """A module that has every name."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
 
 
 class StandIn(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -27,15 +35,7 @@ class StandIn(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if missing else None
 
     def create_module(self, spec):
-        module = types.ModuleType(spec.name)
-        module.__getattr__ = self.class_of
-        return module
-
-    @staticmethod
-    def class_of(name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {})
+        return Absent(spec.name)
 
     def exec_module(self, module):
         if module.__name__ == "vllm.logger":
@@ -52,10 +52,10 @@ def main():
     sys.meta_path.append(stand_in)
     # Beside the engine lies a directory of that name with nothing but libraries.
     sys.modules["torch"] = stand_in.create_module(stand_in.find_spec("torch"))
-    spec = importlib.util.spec_from_file_location("scheduler", sys.argv[1])
-    scheduler = importlib.util.module_from_spec(spec)
+    loader = importlib.machinery.SourceFileLoader("scheduler", sys.argv[1])
+    scheduler = types.ModuleType("scheduler")
     sys.modules["scheduler"] = scheduler
-    spec.loader.exec_module(scheduler)
+    loader.exec_module(scheduler)
     print(json.dumps([stored_blocks(scheduler, params) for params in json.loads(sys.argv[2])]))
 
 

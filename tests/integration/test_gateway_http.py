@@ -343,6 +343,21 @@ def test_metrics_count_by_tenant_and_reason_and_tell_no_salt(gateway: bed.Gatewa
     assert status(gateway.raw(good(first="GET /metrics HTTP/1.1"))) == 404
 
 
+def test_what_nginx_itself_refuses_is_counted(gateway: bed.Gateway) -> None:
+    before = [
+        gateway.metric("refusals_total", tenant="-", reason=why) for why in ("bad_request", "too_long", "too_large")
+    ]
+    gateway.raw(b"POST x\r\n\r\n", 3)
+    gateway.raw(b"GARBAGE\r\n\r\n", 3)
+    gateway.raw(request(b"", "Content-Length: 2", "Content-Length: 3"), 3)
+    gateway.raw(good(first="POST /" + "x" * 40_000 + " HTTP/1.1"), 3)
+    gateway.raw(good(b"", "Content-Length: 99999999").replace(b"Content-Length: 0\r\n", b""), 3)
+    after = [
+        gateway.metric("refusals_total", tenant="-", reason=why) for why in ("bad_request", "too_long", "too_large")
+    ]
+    assert [now - then for then, now in zip(before, after)] == [3, 1, 1]
+
+
 def test_no_prompt_key_or_salt_is_logged_or_left_on_disk(gateway: bed.Gateway) -> None:
     prompt = {"messages": [{"content": MARKER}], "cache_salt": MARKER}
     gateway.post(prompt)

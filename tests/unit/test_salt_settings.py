@@ -74,6 +74,7 @@ def test_a_problem_names_host_key_reason_and_fix():
         ({"identity": "auth_request", "auth_url": "https://x/$host"}, "no plain http or https URL"),
         ({"auth_header": "X Y"}, "no name of a header"),
         ({"tenants": {}}, "it is no list"),
+        ({"paths": [1]}, "it is no list of texts"),
         ({"colour": 1}, "there is no such setting"),
     ],
 )

@@ -138,12 +138,7 @@ def test_a_quoted_salt_does_not_come_back(host):
 
 
 def test_nobody_on_the_host_asks_the_engine_without_its_key(host):
-    code = (
-        "import urllib.request,urllib.error\n"
-        "try: urllib.request.urlopen(urllib.request.Request('http://127.0.0.1:8000/v1/completions', b'{}'))\n"
-        "except urllib.error.HTTPError as error: print(error.code)"
-    )
-    assert output(host, f"python3 -c {shlex.quote(code)}") == "401"
+    assert output(host, "python3 /opt/engine/get.py POST 8000 /v1/completions").split()[0] == "401"
 
 
 def test_no_prompt_key_or_salt_is_logged_or_left(host):
@@ -154,7 +149,7 @@ def test_no_prompt_key_or_salt_is_logged_or_left(host):
         ("sk-acme", "/v1/completions", body[:-1]),
         ("sk-no", "/v1/completions", body),
     )
-    journal = output(host, "journalctl --no-pager -o cat -t llmhost_gateway -u llmhost-gateway.service")
+    journal = output(host, "journalctl --no-pager -o cat -u llmhost-gateway.service")
     assert "tenant=acme path=/v1/completions status=200" in journal
     for secret in (
         MARKER,
@@ -164,15 +159,13 @@ def test_no_prompt_key_or_salt_is_logged_or_left(host):
         output(host, "cat /etc/llmhost/gateway/salt.key"),
     ):
         assert secret not in journal
-    found = host.run(f"grep -rlF {MARKER} /run/llmhost-gateway /var/log /var/lib/nginx /tmp /var/tmp")
+    # Not the whole journal: Ansible itself writes down what these tests run.
+    found = host.run(f"grep -rlF {MARKER} /run/llmhost-gateway /var/log/nginx /var/lib/nginx /tmp /var/tmp")
     assert found.stdout == ""
 
 
 def test_metrics_tell_counts_and_no_salt(host):
-    text = output(
-        host,
-        "python3 -c 'import urllib.request as r; print(r.urlopen(\"http://127.0.0.1:9413/metrics\").read().decode())'",
-    )
+    text = output(host, "python3 /opt/engine/get.py GET 9413 /metrics")
     assert "llmhost_gateway_tenants 3" in text and 'llmhost_gateway_overrides_total{tenant="bob"}' in text
     assert salt(host, "acme") not in text
 

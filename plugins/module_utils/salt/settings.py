@@ -110,6 +110,8 @@ def _types(given: dict[str, Any]) -> list[tenants.Reason]:
         value = given.get(key, default)
         if not isinstance(value, type(default)) or (isinstance(value, bool) and not isinstance(default, bool)):
             found.append((_PREFIX + key, f"it is no {type(default).__name__}", "see the role's README"))
+    if not found and not all(isinstance(path, str) for path in given.get("paths", [])):
+        found.append((_PREFIX + "paths", "it is no list of texts", "see the role's README"))
     return found
 
 

@@ -354,9 +354,13 @@ end
 -- Refusals that nginx makes before a line of this code runs.
 local BY_STATUS = { [400] = "bad_request", [404] = "path", [408] = "slow", [413] = "too_large", [414] = "too_long", [431] = "too_long" }
 
+-- nginx sets our variables to their "-" only for a request that it could read.
+local function told(value)
+    return value and value ~= "" and value or "-"
+end
+
 function M.log()
-    local tenant, status = ngx.var.llmhost_tenant or "-", ngx.status
-    local reason = ngx.var.llmhost_reason or "-"
+    local tenant, status, reason = told(ngx.var.llmhost_tenant), ngx.status, told(ngx.var.llmhost_reason)
     if ngx.ctx.salt then
         count("forwarded", tenant, ngx.var.llmhost_path, status)
     elseif ngx.ctx.refused or BY_STATUS[status] or status >= 400 then
