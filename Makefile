@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 RELEASE ?= bookworm
 export INVENTORY ARGS KEEP CORE RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration incumbent molecule docs changelog lock clean
+.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration incumbent rgw molecule docs changelog lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -56,6 +56,10 @@ integration: build ## Tests of the engine and modules on this machine's file sys
 
 incumbent: build ## What community.aws.s3_lifecycle does to rules of others (54 MB from PyPI, once)
 	@pytest tests/incumbent $(ARGS)
+
+rgw: export LLMHOST_PACKAGES = radosgw ceph-mon ceph-osd ceph-common
+rgw: build ## Buckets on a Ceph object gateway of Debian's (60 MB of packages)
+	@pytest tests/rgw $(ARGS)
 
 molecule: build ## The default scenario on a test-bed host (RELEASE=trixie: Debian 13)
 	@LLMHOST_RELEASE=$(RELEASE) molecule test -s default $(ARGS)

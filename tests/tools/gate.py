@@ -60,6 +60,7 @@ GATE = [
 REST = [
     *(Stage(f"sanity {core}", 180, ["sanity", f"CORE={core}"]) for core in ("2.17", "2.18", "2.20", "2.21")),
     Stage("incumbent", 120, ["incumbent"]),
+    Stage("rgw", 300, ["rgw"]),
     Stage("testbed trixie", 300, ["testbed", "RELEASE=trixie"]),
     Stage("molecule trixie", 900, ["molecule", "RELEASE=trixie"]),
     Stage("harden trixie", 480, ["harden", "RELEASE=trixie"], shows=TABLE),
