@@ -75,9 +75,8 @@ def gateway(day: int = 4) -> Iterator[Server]:
 
     def run(*command: object) -> str:
         given = [str(one) for one in command]
-        done = subprocess.run(
-            given, env={**os.environ, "CEPH_CONF": str(conf)}, capture_output=True, text=True, check=False
-        )
+        environment = {**os.environ, "CEPH_CONF": str(conf)}
+        done = subprocess.run(given, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{given[0]} failed: {done.stderr[-2000:]}")
         return done.stdout
