@@ -15,9 +15,10 @@ export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.build/cache/hypothesis
 export PYTHONDONTWRITEBYTECODE := 1
 RELEASE ?= bookworm
 MINUTES ?= 2
+SCENARIO ?= default
 export INVENTORY ARGS KEEP CORE RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration incumbent claims engine llama molecule soak bench docs changelog lock clean
+.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration incumbent rgw claims engine llama molecule soak bench docs changelog lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -58,14 +59,19 @@ integration: build ## Tests of the engine and modules on this machine's file sys
 incumbent: build ## What community.aws.s3_lifecycle does to rules of others (54 MB from PyPI, once)
 	@pytest tests/incumbent $(ARGS)
 
-molecule: build ## The default scenario on a test-bed host (RELEASE=trixie: Debian 13)
-	@LLMHOST_RELEASE=$(RELEASE) molecule test -s default $(ARGS)
+rgw: export LLMHOST_PACKAGES = radosgw ceph-mon ceph-osd ceph-common
+rgw: build ## Buckets on a Ceph object gateway of Debian's (60 MB of packages)
+	@pytest tests/rgw $(ARGS)
+
+molecule: build ## A scenario on a test-bed host (SCENARIO=gateway for another one, RELEASE=trixie for Debian 13)
+	@LLMHOST_RELEASE=$(RELEASE) molecule test -s $(SCENARIO) $(ARGS)
 
 soak: setup ## Real vLLM fs tiers of two releases at full speed while kvtier expires them each second (MINUTES=2)
 	@python tests/soak/soak.py --minutes $(MINUTES)
 
 bench: setup ## Expiry against find, bfs, fd and systemd-tmpfiles (ARGS="--blocks 10000000" for the large tree)
 	@PYTHONPATH=.build/pythonpath benchmarks/expire.py $(ARGS)
+
 claims: setup ## Compare every vLLM release on PyPI with what is known of its settings and of what removes blocks
 	@python tests/tools/claims.py $(ARGS)
 

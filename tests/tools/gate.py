@@ -21,7 +21,7 @@ LIMIT = 55 * 60  # of the whole gate, on two cores, from nothing
 SHARE = 20 * 60  # of what is in it so far
 
 # Nobody's hosts may be hardened by a test, and no stage be narrowed by what was meant for another target.
-NOT_FOR_STAGES = set("ARGS CORE INVENTORY KEEP MAKEFLAGS MAKELEVEL MAKEOVERRIDES MFLAGS MINUTES RELEASE".split())
+NOT_FOR_STAGES = set("ARGS CORE INVENTORY KEEP MAKEFLAGS MAKELEVEL MAKEOVERRIDES MFLAGS MINUTES RELEASE SCENARIO".split())
 
 # The closing lines are read, so nobody may colour them.
 PLAIN = {"NO_COLOR": "1", "PY_COLORS": "0", "ANSIBLE_NOCOLOR": "1", "PYTHONUNBUFFERED": "1"}
@@ -51,17 +51,19 @@ GATE = [
     Stage("build", 30, ["build"]),
     Stage("soak", 180, ["soak"], beside=True, shows=r"2 of 2 releases held all of it"),
     Stage("lint", 120, ["lint"]),
-    Stage("unit", 90, ["unit"]),
+    Stage("unit", 240, ["unit"]),
     Stage("sanity", 150, ["sanity"]),
-    Stage("molecule", 900, ["molecule"], beside=True, needs="testbed"),
+    Stage("molecule", 1200, ["molecule"], beside=True, needs="testbed"),
     Stage("importer", 90, ["importer"]),
-    Stage("integration", 290, ["integration"]),
+    Stage("integration", 480, ["integration"]),
     Stage("harden", 480, ["harden"], needs="molecule", shows=TABLE),
 ]
 REST = [
     *(Stage(f"sanity {core}", 180, ["sanity", f"CORE={core}"]) for core in ("2.17", "2.18", "2.20", "2.21")),
     Stage("incumbent", 120, ["incumbent"]),
+    Stage("rgw", 300, ["rgw"]),
     Stage("testbed trixie", 300, ["testbed", "RELEASE=trixie"]),
+    Stage("molecule gateway", 900, ["molecule", "SCENARIO=gateway"]),
     Stage("molecule trixie", 900, ["molecule", "RELEASE=trixie"]),
     Stage("harden trixie", 480, ["harden", "RELEASE=trixie"], shows=TABLE),
 ]

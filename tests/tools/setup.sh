@@ -26,6 +26,9 @@ PACKAGES=(
     rsync
 )
 [ "$(id -u)" = 0 ] || PACKAGES+=(uidmap)
+# What one target needs beyond that.
+read -ra more <<<"${LLMHOST_PACKAGES:-}"
+PACKAGES+=("${more[@]}")
 
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 

@@ -1,0 +1,105 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Our bucket modules against a real Ceph object gateway, which expires by itself and spells documents its own way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from module_runner import run
+from rgw import gateway
+from s3_servers import block
+
+WEEK = 10080
+TAGS = [{"Key": "a", "Value": "b"}, {"Key": "c", "Value": "d"}]
+
+
+@pytest.fixture(scope="module")
+def rgw():
+    with gateway() as server:
+        yield server
+
+
+def lifecycle(rgw, bucket, **more):
+    result = run("bucket_lifecycle", **rgw.options(bucket, **{"retention_minutes": WEEK, **more}))
+    assert "failed" not in result, result
+    return result
+
+
+def info(rgw, bucket):
+    return run("bucket_lifecycle_info", **rgw.options(bucket, retention_minutes=WEEK))
+
+
+@pytest.mark.parametrize("prefix", ["qwen", ""])
+def test_the_gateway_expires_the_tiers_keys_by_itself_and_neighbours_stay(rgw, prefix):
+    bucket = rgw.bucket("plain")
+    near = {"qwen-other/x", "qwen/x", "x"}
+    rgw.put(bucket, block(1, prefix=prefix), *near)
+    assert info(rgw, bucket)["status"] != "ok"
+    options = {"prefix": prefix}
+    assert lifecycle(rgw, bucket, **options)["changed"] and not lifecycle(rgw, bucket, **options)["changed"]
+    assert block(1, prefix=prefix) in rgw.keys(bucket), "slashes are kept as they are here"
+    # Five days of four seconds, and its next rounds.
+    end = time.monotonic() + 90
+    while set(rgw.keys(bucket)) != near and time.monotonic() < end:
+        time.sleep(1)
+    assert set(rgw.keys(bucket)) == near
+    found = run("bucket_lifecycle_info", **rgw.options(bucket, retention_minutes=WEEK, **options))
+    assert (found["status"], found["bucket"]["server"]) == ("ok", "Ceph RGW")
+    # It answers a question about encryption with another document: that is no answer.
+    assert [one["code"] for one in found["findings"]] == ["not_checked"]
+
+
+def test_a_foreign_rule_keeps_its_prefix_although_the_gateway_echoes_it_apart(rgw):
+    bucket = rgw.bucket("tags")
+    rgw.put(bucket, block(1))
+    theirs = {"Filter": {"And": {"Prefix": "a/", "Tags": TAGS}}, "Expiration": {"Days": 3000}}
+    rgw.set_rules(bucket, theirs)
+    echoed = rgw.rules(bucket)
+    assert echoed[0]["Filter"] == {"Prefix": "a/", "And": {"Tags": TAGS}}
+    for number in range(10):
+        assert lifecycle(rgw, bucket, retention_minutes=WEEK + 1440 * (number % 2))["changed"]
+    assert [rule for rule in rgw.rules(bucket) if rule["ID"] == "theirs-0"] == echoed
+
+
+def test_suspended_versioning_is_no_verdict_to_pass_with(rgw):
+    bucket = rgw.bucket("versions")
+    rgw.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    assert lifecycle(rgw, bucket)["days"] == 2 and not lifecycle(rgw, bucket)["changed"]
+    assert info(rgw, bucket)["status"] == "ok"
+    rgw.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Suspended"})
+    found = info(rgw, bucket)
+    assert found["status"] == "insufficient" and "Ceph" in found["message"]
+    assert lifecycle(rgw, bucket, state="absent")["changed"]
+    assert [rule["Status"] for rule in rgw.rules(bucket)] == ["Disabled"]
+
+
+@pytest.mark.parametrize(
+    ("change", "status"), [({"secret_key": "x" * 20}, "denied"), ({"bucket": "not-there"}, "no_bucket")]
+)
+def test_errors_without_a_message_are_told_all_the_same(rgw, change, status):
+    bucket = rgw.bucket("errors")
+    found = run("bucket_lifecycle_info", **{**rgw.options(bucket, retention_minutes=WEEK), **change})
+    assert found["status"] == status and "None" not in found["message"] and "Fix: " in found["message"]
+
+
+def test_the_sweeper_takes_versions_and_markers_of_the_gateway(rgw, tmp_path):
+    bucket = rgw.bucket("sweep")
+    rgw.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    rgw.put(bucket, block(1), block(1), "qwen//other")
+    rgw.client.delete_object(Bucket=bucket, Key=block(1))
+    paths = {"program": "kvsweep", "config_dir": "jobs", "state_dir": "state", "cron_file": "cron"}
+    options = {**rgw.options(bucket, tier="h/t", retention_minutes=1, python=sys.executable)}
+    run("bucket_sweeper", **options, **{name: str(tmp_path / path) for name, path in paths.items()})
+    # The shortest retention there is.
+    time.sleep(61)
+    program = [tmp_path / "kvsweep", f"--config={tmp_path}/jobs", f"--state={tmp_path}/state"]
+    done = subprocess.run([*program, "run", "--json"], capture_output=True, text=True, check=False)
+    (record,) = json.loads(done.stdout)
+    assert record["exit"] == 0 and (record["deleted"]["versions"], record["deleted"]["markers"]) == (2, 1), record
+    left = rgw.client.list_object_versions(Bucket=bucket)
+    assert [one["Key"] for one in left["Versions"]] == ["qwen//other"] and not left.get("DeleteMarkers")
