@@ -45,7 +45,17 @@ def main() -> None:
             environment = {**os.environ, "UV_FIND_LINKS": links.replace(" ", ",")}
             for command in (
                 ["uv", "venv", "-q", "--python", there[0], "--python-preference", "only-system", str(venv)],
-                ["uv", "pip", "sync", "-q", "--python", str(venv / "bin/python"), "--require-hashes", "--compile-bytecode", str(LOCK)],
+                [
+                    "uv",
+                    "pip",
+                    "sync",
+                    "-q",
+                    "--python",
+                    str(venv / "bin/python"),
+                    "--require-hashes",
+                    "--compile-bytecode",
+                    str(LOCK),
+                ],
             ):
                 done = subprocess.run(command, env=environment, stdout=sys.stderr, check=False)
                 if done.returncode:
