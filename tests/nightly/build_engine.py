@@ -26,7 +26,9 @@ def fail(problem: str) -> None:
 
 
 def main() -> None:
-    there = [found for name in ("python3.11", "python3") if (found := shutil.which(name)) and _is_3_11(found)]
+    # The system's own first: the service account cannot enter the home of a pyenv.
+    names = ("/usr/bin/python3.11", "/usr/bin/python3", "python3.11", "python3")
+    there = [found for name in names if (found := shutil.which(name)) and _is_3_11(found)]
     if not there:
         fail("torch's wheel is for Python 3.11, which is not here; run: apt-get install -y python3.11 python3.11-venv")
     if shutil.which("uv") is None:
@@ -35,15 +37,25 @@ def main() -> None:
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / ".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        stamp = hashlib.sha256(LOCK.read_bytes()).hexdigest()
+        stamp = hashlib.sha256(LOCK.read_bytes() + there[0].encode()).hexdigest()
         venv, marked = cache / "venv", cache / "venv" / ".stamp"
         if not marked.exists() or marked.read_text() != stamp:
             shutil.rmtree(venv, ignore_errors=True)
             links = os.environ.get("UV_FIND_LINKS") or os.environ.get("PIP_FIND_LINKS") or PYTORCH
             environment = {**os.environ, "UV_FIND_LINKS": links.replace(" ", ",")}
             for command in (
-                ["uv", "venv", "-q", "--python", there[0], str(venv)],
-                ["uv", "pip", "sync", "-q", "--python", str(venv / "bin/python"), "--require-hashes", str(LOCK)],
+                ["uv", "venv", "-q", "--python", there[0], "--python-preference", "only-system", str(venv)],
+                [
+                    "uv",
+                    "pip",
+                    "sync",
+                    "-q",
+                    "--python",
+                    str(venv / "bin/python"),
+                    "--require-hashes",
+                    "--compile-bytecode",
+                    str(LOCK),
+                ],
             ):
                 done = subprocess.run(command, env=environment, stdout=sys.stderr, check=False)
                 if done.returncode:

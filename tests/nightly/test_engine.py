@@ -137,6 +137,8 @@ def server(engine, tmp_path_factory):
         stack.enter_context(mounted("-t", "tmpfs", "-o", f"size={SIZE},mode=0700,uid={UID},gid={UID}", "tier", at=TIER))
         python = place / "venv" / "bin" / "python"
         run(python, HERE / "tiny_model.py", place / "tiny")
+        for written in (place / "tiny").iterdir():
+            written.chmod(0o644)
         shutil.copy(HERE / "cpu_tier_spec.py", place)
         raw = {"name": "chat", "store": "vllm_fs", "path": str(TIER), "owner": UID, "services": ["vllm.service"]}
         document = datamap.normalise([raw], "gpu1")
@@ -157,7 +159,7 @@ def server(engine, tmp_path_factory):
             port = probe.getsockname()[1]
         command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", place / "tiny"]
         command += ["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", port, "--block-size", BLOCK]
-        command += ["--num-gpu-blocks-override", 40, "--max-model-len", 1024, "--config", config]
+        command += ["--num-gpu-blocks-override", 40, "--max-model-len", 1024, "--enforce-eager", "--config", config]
         log = tmp_path_factory.mktemp("engine") / "log"
         path = f"{python.parent}:/usr/bin:/bin"
         environment = {**OFFLINE, "PYTHONPATH": str(place), "HOME": str(home), "PATH": path, "TMPDIR": str(home)}

@@ -7,6 +7,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import pathlib
+import re
 
 import pytest
 from ansible.errors import AnsibleFilterError
@@ -14,8 +16,10 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.llmhost.hardening.plugins.filter import kv_transfer_config as plugin
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     datamap,
+    offload_engines,
     offload_judge,
     offload_model,
+    offload_plan,
     offload_render,
 )
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import offload_table as table
@@ -241,6 +245,15 @@ def test_every_code_is_refused_by_some_test():
     tested |= {"weak-hash", "seed-as-secret", "hidden-model", "old-python", "open-events"}
     running = {"open-memory", "unread-settings"}  # of processes: tests/unit/test_judge_engine.py
     assert tested | running | {"unknown-version", "unjudged-connector"} == set(offload_model.CODES)
+
+
+def test_the_page_lists_every_code_and_every_setting():
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "engine-settings.md").read_text()
+    listed = re.findall(r"^\| `([a-z-]+)` \|", page.partition("## Refusals")[2].partition("## llama")[0], re.MULTILINE)
+    assert sorted(listed) == sorted({*offload_model.CODES, *offload_engines.CODES})
+    assert all(f"| `{key}` |" in page for key in offload_render.SETTINGS)
+    for key in offload_plan.Entry.__dataclass_fields__:
+        assert re.search(rf"^\| .*`{'exec' if key == 'command' else key}`", page, re.MULTILINE), key
 
 
 def test_what_nobody_can_judge_is_unknown_and_never_passes():
