@@ -58,7 +58,7 @@ def main() -> None:
     if missing:
         fail(f"{', '.join(missing)} not found; run: apt-get install -y cmake g++ make")
     cache = cache_dir()
-    server = cache / f"llama-server-{VERSION}"
+    server = cache / VERSION / "llama-server"  # the name by which engines are recognised
     if not server.exists():
         source = fetch(cache)
         work = cache / f"work-{os.getpid()}"
@@ -75,6 +75,7 @@ def main() -> None:
                 done = subprocess.run(command, stdout=sys.stderr, check=False)
                 if done.returncode:
                     fail(f"cmake ended with {done.returncode}")
+            server.parent.mkdir(exist_ok=True)
             shutil.copy2(build / "bin" / "llama-server", server.with_suffix(".new"))
             server.with_suffix(".new").replace(server)
         finally:
