@@ -387,8 +387,6 @@ def test_two_runs_at_once_both_keep_their_rules(weed):
 
     failures = []
 
-    allowed = {"allow_whole_bucket": False, "allow_foreign_keys": False}
-
     def one(prefix):
         options = {
             **weed.options(bucket, endpoint=between.endpoint),
