@@ -72,7 +72,11 @@ def test_a_good_rule_is_ok_and_says_nothing():
         ({"days": 6}, "too_long", "insufficient"),
         ({"days": 0}, "days_zero", "insufficient"),
         ({"days": None, "date": "2020-01-01T00:00:00Z"}, "date_rule", "insufficient"),
-        ({"days": None, "transitions": ((("Days", "1"), ("StorageClass", "GLACIER")),)}, "transition_only", "insufficient"),
+        (
+            {"days": None, "transitions": ((("Days", "1"), ("StorageClass", "GLACIER")),)},
+            "transition_only",
+            "insufficient",
+        ),
         ({"days": None}, "no_rule", "insufficient"),
         ({"abort_days": None}, "uploads_kept", "insufficient"),
         ({"abort_days": 7}, "uploads_kept", "insufficient"),
@@ -101,7 +105,10 @@ def test_the_shortest_rule_counts_in_any_order():
     [
         ([GOOD], {"noncurrent_kept", "delete_markers_kept"}),
         ([replace(GOOD, noncurrent_days=1)], {"noncurrent_too_long", "delete_markers_kept"}),
-        ([replace(GOOD, days=2, noncurrent_days=1, noncurrent_keep=2)], {"newer_noncurrent_kept", "noncurrent_kept", "delete_markers_kept"}),
+        (
+            [replace(GOOD, days=2, noncurrent_days=1, noncurrent_keep=2)],
+            {"newer_noncurrent_kept", "noncurrent_kept", "delete_markers_kept"},
+        ),
         ([replace(GOOD, days=2, noncurrent_days=1)], {"delete_markers_kept"}),
         (merge.wanted("x-", PREFIX, 2, versioned=True), set()),
     ],
