@@ -48,6 +48,12 @@ options:
     description: How many keys are looked at before a rule is set, for such that are not the tier's.
     type: int
     default: 10000
+  allow_unsupported:
+    description:
+      - Do not fail where the server has no lifecycle rules, but say RV(supported=false) and warn. Then only a sweeper
+        can keep the retention.
+    type: bool
+    default: false
   allow_whole_bucket:
     description: Set a rule without a prefix. It takes every object that is or ever will be in the bucket.
     type: bool
@@ -90,6 +96,10 @@ enforceable:
   description: Do the rules alone keep the retention? If not, the rule is only a backstop.
   returned: state is present
   type: bool
+supported:
+  description: Does the server have lifecycle rules?
+  returned: success
+  type: bool
 worst_minutes:
   description: How long the rules let data live.
   returned: state is present
@@ -124,6 +134,7 @@ def main() -> None:
             "max_entries": {"type": "int", "default": 10000},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "retention_minutes": {"type": "int"},
+            "allow_unsupported": {"type": "bool", "default": False},
             "allow_whole_bucket": {"type": "bool", "default": False},
             "allow_foreign_keys": {"type": "bool", "default": False},
         },

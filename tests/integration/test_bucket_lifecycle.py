@@ -397,7 +397,12 @@ def test_two_runs_at_once_both_keep_their_rules(weed):
         options.update(retention_minutes=WEEK, state="present", lag_minutes=1440, id_prefix="llmhost", max_entries=10)
         options.update(region="us-east-1", path_style=True, ca_bundle=None, profile=None, credentials_file=None)
         options.update(
-            session_token=None, timeout=30, max_seconds=10, allow_whole_bucket=False, allow_foreign_keys=False
+            session_token=None,
+            timeout=30,
+            max_seconds=10,
+            allow_whole_bucket=False,
+            allow_foreign_keys=False,
+            allow_unsupported=False,
         )
         try:
             setting.Setting(options).apply(check=False)
@@ -426,6 +431,10 @@ def test_a_server_without_lifecycle_loses_neither_bucket_nor_gains_one(rclone):
     for state in ("present", "absent"):
         result = run("bucket_lifecycle", **rclone.options(bucket, retention_minutes=WEEK, state=state))
         assert result["failed"] and "does not know the question" in result["msg"]
+    told = run("bucket_lifecycle", **rclone.options(bucket, retention_minutes=WEEK, allow_unsupported=True))
+    assert (told["changed"], told["supported"], told["enforceable"]) == (False, False, False) and told["warnings"]
+    gone = run("bucket_lifecycle", **rclone.options("never-made", state="absent"))
+    assert not gone["changed"] and "no_bucket" in str(gone["warnings"])
     empty = rclone.bucket()
     assert run("bucket_lifecycle", **rclone.options(empty, state="absent"))["failed"]
     result = run("bucket_lifecycle", **rclone.options("never-made", retention_minutes=WEEK))

@@ -35,7 +35,13 @@ class Setting:
             enforce.check_keys("", 0, [], allow_whole_bucket=False, allow_strangers=True)
         bucket = Bucket(options.settings(params))
         start = merge.own_start(keys.prefix, params["id_prefix"])
-        state = enforce.read(bucket)
+        try:
+            state = enforce.read(bucket)
+        except S3Error as error:
+            if not self._nothing_to_do(error):
+                raise
+            self.warnings.append(f"{options.where(params)}: {error.kind}: {error}")
+            return {"changed": False, "supported": False, "enforceable": False, "rules": [], "former": ""}
         self.former = state.body.decode(errors="replace")
         enforce.check_writable(state, start)
         self.prefix = keys.prefix
@@ -54,6 +60,11 @@ class Setting:
         if changed and not check:
             after = enforce.enforce(bucket, state, plan, start)
         return {**self._result(state, after, present), "changed": changed}
+
+    def _nothing_to_do(self, error: S3Error) -> bool:
+        """True if no rule can be set, and that is no failure: the caller asked for that, or nothing is to be there."""
+        gone = error.kind == errors.NO_BUCKET and self.params["state"] == "absent"
+        return gone or (error.kind == errors.UNSUPPORTED and self.params["allow_unsupported"])
 
     def _look(self, bucket: Bucket) -> None:
         """What the rule has to be, and whether it would take what is not the tier's."""
@@ -96,6 +107,7 @@ class Setting:
             "key_prefix": self.prefix,
             "rules": [document.describe(rule) for rule in after],
             "former": self.former,
+            "supported": True,
             "diff": {
                 "before_header": header,
                 "after_header": header,
