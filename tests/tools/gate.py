@@ -21,7 +21,9 @@ LIMIT = 55 * 60  # of the whole gate, on two cores, from nothing
 SHARE = 20 * 60  # of what is in it so far
 
 # Nobody's hosts may be hardened by a test, and no stage be narrowed by what was meant for another target.
-NOT_FOR_STAGES = set("ARGS CORE INVENTORY KEEP MAKEFLAGS MAKELEVEL MAKEOVERRIDES MFLAGS MINUTES RELEASE SCENARIO".split())
+NOT_FOR_STAGES = set(
+    "ARGS CORE INVENTORY KEEP MAKEFLAGS MAKELEVEL MAKEOVERRIDES MFLAGS MINUTES RELEASE SCENARIO".split()
+)
 
 # The closing lines are read, so nobody may colour them.
 PLAIN = {"NO_COLOR": "1", "PY_COLORS": "0", "ANSIBLE_NOCOLOR": "1", "PYTHONUNBUFFERED": "1"}
