@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/env python
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Expiry passes against their peers, on the same tree in the same run: prints ratios, judges nothing.

@@ -104,7 +104,7 @@ def latency(gateway: bed.Gateway, plain: Plain, seconds: float) -> dict[str, dic
     for name, body in BODIES.items():
         connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=30) for port in (plain.port, gateway.port)]
         times: list[list[float]] = [[], []]
-        for _ in range(20):
+        for _turn in range(20):
             for connection in connections:
                 once(connection, body)
         masters = (plain.process.pid, gateway.process.pid if gateway.process else 0)

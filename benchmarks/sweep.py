@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--objects", type=int, default=2000)
     objects = parser.parse_args().objects
     with s3_servers.weed() as server, tempfile.TemporaryDirectory() as place:
-        buckets = [filled(server, objects) for _ in range(2)]
+        buckets = [filled(server, objects) for _turn in range(2)]
         load = os.getloadavg()[0]
         ours, our_memory = kvsweep(server, buckets[0], Path(place))
         theirs, their_memory = rclone(server, buckets[1])

@@ -207,7 +207,7 @@ def main() -> None:
         argument_spec={
             "token_ids": {"type": "list", "elements": "int", "no_log": False},
             "text": {"type": "str", "no_log": True},
-            "tokenizer_url": {"type": "str"},
+            "tokenizer_url": {"type": "str", "no_log": False},
             "model": {"type": "str"},
             "version": {"type": "str", "required": True},
             "block_size": {"type": "int", "default": 16},

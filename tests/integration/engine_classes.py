@@ -284,7 +284,7 @@ def leak(given: dict[str, Any]) -> dict[str, Any]:
     memory, path, counts = view(1), given["root"] + "/a/block", []
     for call in (writer.batch_store_block, writer.batch_load_block):
         before = sys.getrefcount(None)
-        for _ in range(given["calls"]):
+        for _turn in range(given["calls"]):
             call([path], memory, [0], 4096)
         counts.append(before - sys.getrefcount(None))
     return {"store": counts[0], "load": counts[1], "held": len(held)}

@@ -40,7 +40,7 @@ def program(name: str) -> str:
 def free_ports(number: int) -> list[int]:
     """Ports that were free a moment ago."""
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        sockets = [stack.enter_context(socket.socket()) for _turn in range(number)]
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]

@@ -42,7 +42,7 @@ MAP = datamap.normalise(
     ],
     "gpu1",
 )
-TOKENS = [int.from_bytes(os.urandom(2), "big") for _ in range(48)]
+TOKENS = [int.from_bytes(os.urandom(2), "big") for _turn in range(48)]
 COMPILED = [version for version in table.RELEASES if table.within(table.COMPILED_WRITER, version)]
 
 

@@ -92,23 +92,25 @@ class Source:
         if kind == 4:
             return self.string("cache_salt")
         if kind == 5:
-            return "[" + ",".join(str(self.random.randrange(150_000)) for _ in range(self.random.randrange(60))) + "]"
+            return (
+                "[" + ",".join(str(self.random.randrange(150_000)) for _turn in range(self.random.randrange(60))) + "]"
+            )
         if kind == 6:
-            items = (self.space() + self.value(depth - 1) + self.space() for _ in range(self.random.randrange(5)))
+            items = (self.space() + self.value(depth - 1) + self.space() for _turn in range(self.random.randrange(5)))
             return "[" + (",".join(items) or self.space()) + "]"
         return self.object(depth - 1)
 
     def object(self, depth: int, top: bool = False) -> str:
         members = (
             self.space() + self.key(top) + self.space() + ":" + self.space() + self.value(depth) + self.space()
-            for _ in range(self.random.randrange(7))
+            for _turn in range(self.random.randrange(7))
         )
         return "{" + (",".join(members) or self.space()) + "}"
 
     def document(self) -> bytes:
         text = self.space() + self.object(4, top=True) + self.space()
         data = bytearray(text.encode())
-        for _ in range(self.random.choice((0, 0, 0, 0, 1, 2, 6))):
+        for _turn in range(self.random.choice((0, 0, 0, 0, 1, 2, 6))):
             at = self.random.randrange(len(data) + 1)
             how = self.random.randrange(4)
             if how == 0:

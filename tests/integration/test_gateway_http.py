@@ -401,7 +401,7 @@ class Clients:
         while not self.stop.is_set():
             connection = self.gateway.connect()
             try:
-                for _ in range(self.each):
+                for _turn in range(self.each):
                     if self.stop.is_set():
                         break
                     code_, answer = self.gateway.post({"cache_salt": "evil", "n": number}, name, connection=connection)

@@ -85,7 +85,7 @@ class Server:
             return answer.read().decode()
 
     def tokens(self, count=600):
-        return [self.dice.randrange(3, 250) for _ in range(count)]
+        return [self.dice.randrange(3, 250) for _turn in range(count)]
 
     def complete(self, tokens, salt=None):
         """Answer to a prompt of these tokens; any error is a failure of the test."""
@@ -96,7 +96,7 @@ class Server:
 
     def crowd_out(self):
         """Other prompts, until nothing of the earlier ones is left in both memories."""
-        for _ in range(4):
+        for _turn in range(4):
             self.complete(self.tokens())
 
     def counter(self, name):

@@ -68,7 +68,7 @@ def write(path: Path) -> None:
             size *= side
         infos.append(_string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, len(data)))
         norm = len(shape) == 1
-        data += struct.pack(f"<{size}f", *(1.0 if norm else dice.gauss(0, 0.05) for _ in range(size)))
+        data += struct.pack(f"<{size}f", *(1.0 if norm else dice.gauss(0, 0.05) for _turn in range(size)))
         data += b"\0" * (-len(data) % ALIGN)
     head = struct.pack("<4sIQQ", b"GGUF", 3, len(shapes), len(pairs)) + b"".join(pairs) + b"".join(infos)
     path.write_bytes(head + b"\0" * (-len(head) % ALIGN) + bytes(data))

@@ -25,8 +25,8 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv.stores_places
 TOKENS = list(range(100, 150))
 
 
-def names(tokens=TOKENS, size=16, version="0.33.0", **more):
-    return blocknames.names(tokens, size, version, **more)
+def names(tokens=None, size=16, version="0.33.0", **more):
+    return blocknames.names(TOKENS if tokens is None else tokens, size, version, **more)
 
 
 def file_of(root, block, space="m_0123456789ab_r0", group=0):

@@ -110,11 +110,11 @@ def host(tmp_path, monkeypatch):
     return this
 
 
-def act(engines, document=MAP, really=True):
-    return offload_host.run(engines, document, really)
+def act(engines, document=None, really=True):
+    return offload_host.run(engines, document or MAP, really)
 
 
-def refused(engines, document=MAP):
+def refused(engines, document=None):
     result = act(engines, document)
     assert "changed" not in result
     return "\n".join(str(problem) for problem in result["problems"])

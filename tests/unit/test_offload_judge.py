@@ -320,8 +320,8 @@ def test_the_bare_writer_runs_on_any_python():
 # Rendering
 
 
-def render(settings=SETTINGS, version="0.33.0", python="3.12.3", document=MAP):
-    return offload_render.render(settings, document, version, python)
+def render(settings=None, version="0.33.0", python="3.12.3", document=None):
+    return offload_render.render(settings or SETTINGS, document or MAP, version, python)
 
 
 @pytest.mark.parametrize("version", table.RELEASES)

@@ -80,7 +80,7 @@ def test_a_weak_key_is_refused_and_not_repeated(text, reason):
 
 
 def test_random_keys_are_taken():
-    for _ in range(200):
+    for _turn in range(200):
         derive.parse_key(derive.hashlib.sha256(str(_).encode()).hexdigest() + "\n")
 
 

@@ -126,7 +126,7 @@ def test_what_cannot_be_judged_is_refused(host):
     answers = ask(host, *(("sk-acme", "/v1/completions", body) for body, _status in REFUSED))
     assert [status for status, _text in answers] == [status for _body, status in REFUSED]
     paths = ("/v2/embed", "/v1/models", "/v1/chat/completions?a=b", "/v1/./completions", "/metrics")
-    assert [status for status, _ in ask(host, *(("sk-acme", path, "{}") for path in paths))] == [404] * len(paths)
+    assert [status for status, _text in ask(host, *(("sk-acme", path, "{}") for path in paths))] == [404] * len(paths)
     assert ask(host, ("sk-wrong", "/v1/completions", "{}"))[0][0] == 401
     assert ask(host, ("sk-shy", "/v1/embeddings", "{}"))[0][0] == 403
     assert seen(host) == []

@@ -85,7 +85,7 @@ class SharedWalk(CappedWalk):
             mine = self._slots.setdefault(slot, [0, 0])
             mine[0] += files
             mine[1] += size
-        return [(why, at) for why, at in endings]
+        return list(map(tuple, endings))
 
 
 class _Child:

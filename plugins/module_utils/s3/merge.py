@@ -68,11 +68,11 @@ def same(one: Sequence[Rule], other: Sequence[Rule]) -> bool:
     return not missing(one, other) and not missing(other, one)
 
 
-def missing(put: Sequence[Rule], got: Sequence[Rule]) -> list[Rule]:
+def missing(first: Sequence[Rule], second: Sequence[Rule]) -> list[Rule]:
     """Rules of the first document that the second does not have. A nameless one may have been given a name."""
-    left = list(got)
+    left = list(second)
     lost = []
-    for rule in sorted(put, key=lambda one: one.id is None):
+    for rule in sorted(first, key=lambda one: one.id is None):
         match = next((one for one in left if one == rule), None)
         if match is None:
             match = next(

@@ -115,7 +115,7 @@ def check_job(job: Any, name: str) -> dict[str, Any]:
         raise BadJob(f"job {name} is not in the form of this version. Fix: {fix}.")
     wrong = [key for key, types in _FORM.items() if type(job[key]) not in types]
     minutes = list(job["tiers"].values()) if not wrong else []
-    if wrong or not minutes or any(type(one) is not int or one < 1 for one in minutes):
+    if wrong or not minutes or any(type(one) not in (int,) or one < 1 for one in minutes):
         raise BadJob(f"job {name}: {', '.join(wrong) or 'tiers'} cannot be read. Fix: {fix}.")
     return job
 

@@ -72,7 +72,7 @@ def address(text: Any) -> Address | None:
 
 def _plain(given: dict[str, Any]) -> dict[str, Any]:
     """Numbers as numbers: templates of ansible-core before 2.19 make texts of them."""
-    numbers = {key for key, default in DEFAULTS.items() if type(default) is int}
+    numbers = {key for key, default in DEFAULTS.items() if isinstance(default, int) and not isinstance(default, bool)}
     return {
         key: int(value)
         if key in numbers and isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,12}", value)
