@@ -110,11 +110,11 @@ def host(tmp_path, monkeypatch):
     return this
 
 
-def act(engines, document=None, really=True):
-    return offload_host.run(engines, document or MAP, really)
+def act(engines, document=..., really=True):
+    return offload_host.run(engines, MAP if document is ... else document, really)
 
 
-def refused(engines, document=None):
+def refused(engines, document=...):
     result = act(engines, document)
     assert "changed" not in result
     return "\n".join(str(problem) for problem in result["problems"])

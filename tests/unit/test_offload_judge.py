@@ -320,8 +320,10 @@ def test_the_bare_writer_runs_on_any_python():
 # Rendering
 
 
-def render(settings=None, version="0.33.0", python="3.12.3", document=None):
-    return offload_render.render(settings or SETTINGS, document or MAP, version, python)
+def render(settings=..., version="0.33.0", python="3.12.3", document=...):
+    return offload_render.render(
+        SETTINGS if settings is ... else settings, MAP if document is ... else document, version, python
+    )
 
 
 @pytest.mark.parametrize("version", table.RELEASES)

@@ -81,7 +81,7 @@ def test_a_weak_key_is_refused_and_not_repeated(text, reason):
 
 def test_random_keys_are_taken():
     for _turn in range(200):
-        derive.parse_key(derive.hashlib.sha256(str(_).encode()).hexdigest() + "\n")
+        derive.parse_key(derive.hashlib.sha256(str(_turn).encode()).hexdigest() + "\n")
 
 
 def test_an_identifier_of_the_key_is_neither_the_key_nor_a_salt():
