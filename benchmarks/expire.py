@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Expiry passes against their peers, on the same tree in the same run: prints ratios, judges nothing.
 
-    benchmarks/expire.py [--blocks 100000 1000000] [--runs 3] [--dir /var/tmp/llmhost-bench]
+    benchmarks/expire.py [--blocks 100000 1000000] [--runs 3] [--delete 10 100] [--dir /var/tmp/llmhost-bench]
 
 Peers: find -delete, bfs, fd, systemd-tmpfiles. All take turns, so that a busy machine is busy for each of them; a
 figure is the median of its runs, a ratio is find's median divided by it. Needs bfs and fd-find (Debian); figures with a
@@ -51,8 +51,8 @@ def one_pass(base: Path, workers: int, full: bool) -> None:
 class Bench:
     """One tree and what was measured on it."""
 
-    def __init__(self, base: Path, blocks: int, runs: int) -> None:
-        self.base, self.blocks, self.runs = base, blocks, runs
+    def __init__(self, base: Path, blocks: int, runs: int, percents: list[int]) -> None:
+        self.base, self.blocks, self.runs, self.percents = base, blocks, runs, percents
         self.root = str(base / "tree")
         self.rows: list[tuple[str, str, float, float]] = []
         self.memory: dict[str, int] = {}
@@ -77,8 +77,8 @@ class Bench:
             raise SystemExit(f"missing: {', '.join(missing)}; apt-get install bfs fd-find findutils systemd")
         return commands
 
-    def make(self, old: int) -> None:
-        """The tree again, `old` of its blocks past their retention, and no memory of the one before."""
+    def make(self, old: float) -> None:
+        """The tree again, the share `old` of its blocks past their retention, and no memory of the one before."""
         tree.make(self.root, self.blocks, old, 2 * DAY, 3600)
         shutil.rmtree(self.base / "state", ignore_errors=True)
         (self.base / "state" / "bench").mkdir(mode=0o700, parents=True)
@@ -128,7 +128,7 @@ class Bench:
         self.timed("warm up", self.ours(2, True))
         self.compare("unchanged since the last pass", {**find, **steady})
         self.compare("0.5 % of the leaves changed", {**find, **steady}, self.touch)
-        for percent in (10, 100):
+        for percent in self.percents:
             self.deletion(percent, {**find, f"full pass, {WORKERS[-1]} workers": self.ours(WORKERS[-1], True)})
 
     def touch(self) -> None:
@@ -142,7 +142,7 @@ class Bench:
         """Each gets a tree of its own."""
         seconds = {}
         for name, command in commands.items():
-            self.make(self.blocks * percent // 100)
+            self.make(percent / 100)
             seconds[name] = self.timed(name, command)
         self.tell(f"deleting {percent} %", seconds)
 
@@ -160,17 +160,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument(
+        "--delete", type=int, nargs="*", default=[10, 100], metavar="PERCENT", help="each builds trees anew"
+    )
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp/llmhost-bench"))
     options = parser.parse_args()
     table = []
     try:
         for blocks in options.blocks:
             options.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            bench = Bench(options.dir, blocks, options.runs)
+            bench = Bench(options.dir, blocks, options.runs, options.delete)
             bench.run()
-            leaf_count = min(blocks, 1 << 20)
             table += [(f"{blocks:,}", *row) for row in bench.rows]
-            print("memory at most, KiB:", bench.memory, "leaves at most", leaf_count, flush=True)
+            print("memory at most, KiB:", bench.memory, flush=True)
     finally:
         shutil.rmtree(options.dir, ignore_errors=True)
     with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:

@@ -1,40 +1,64 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Trees in the layout of vLLM's fs tier: empty files, named as the engine spreads them, aged as asked for."""
+"""Trees in the layout of vLLM's fs tier: empty files, spread over the directories as hashes are, aged as asked for."""
 
 from __future__ import annotations
 
-import hashlib
 import os
+import random
 import shutil
 import time
 
 NAMESPACE = "bench_0123456789ab_r0"
+UNITS = 4096
+LEAVES = 256
 
 
-def make(root: str, blocks: int, old: int, old_age: int, new_age: int) -> None:
-    """Build the tree again: so many blocks, `old` of them, evenly spread, old_age seconds old, the others new_age."""
+def make(root: str, blocks: int, old: float, old_age: int, new_age: int) -> None:
+    """Build the tree again: so many blocks, the share `old` of them old_age seconds old, the others new_age."""
     shutil.rmtree(root, ignore_errors=True)
+    top = f"{root}/{NAMESPACE}"
+    os.makedirs(top, mode=0o700)
+    os.chmod(root, 0o700)
     now = time.time()
-    names = sorted(hashlib.sha256(b"%d" % number).digest() for number in range(blocks))
-    every = blocks // old if old else 0
-    last, fd = "", -1
-    for number, digest in enumerate(names):
-        name = digest.hex()
-        leaf = f"{root}/{NAMESPACE}/{name[:3]}/{name[3:5]}_g0"
+    workers = os.cpu_count() or 1
+    children = []
+    for worker in range(workers):
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                for unit in range(worker, UNITS, workers):
+                    count = blocks // UNITS + (unit < blocks % UNITS)
+                    _unit(top, unit, count, old, now - old_age, now - new_age)
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(child)
+    failed = [child for child in children if os.waitpid(child, 0)[1]]
+    if failed:
+        raise SystemExit(f"the tree in {root} could not be made")
+
+
+def _unit(top: str, unit: int, count: int, old: float, old_mtime: float, new_mtime: float) -> None:
+    dice = random.Random(unit)
+    here = f"{top}/{unit:03x}"
+    os.mkdir(here, 0o700)
+    last, fd = -1, -1
+    for number, leaf in enumerate(sorted(dice.randrange(LEAVES) for _block in range(count))):
         if leaf != last:
             if fd >= 0:
                 os.close(fd)
-            os.makedirs(leaf, mode=0o700, exist_ok=True)
-            fd, last = os.open(leaf, os.O_RDONLY | os.O_DIRECTORY), leaf
-        age = old_age if every and number % every == 0 else new_age
-        file = os.open(f"{name}.bin", os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=fd)
-        os.utime(file, (now - age, now - age))
+            os.mkdir(f"{here}/{leaf:02x}_g0", 0o700)
+            last, fd = leaf, os.open(f"{here}/{leaf:02x}_g0", os.O_RDONLY | os.O_DIRECTORY)
+        name = f"{unit:03x}{leaf:02x}{dice.getrandbits(236):059x}.bin"
+        file = os.open(name, os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=fd)
+        # Evenly spread: each time the share passes the next whole block, that one is old.
+        is_old = int((number + 1) * old) > int(number * old)
+        os.utime(file, (old_mtime, old_mtime) if is_old else (new_mtime, new_mtime))
         os.close(file)
     if fd >= 0:
         os.close(fd)
-    for directory, _below, _files in os.walk(root):
-        os.chmod(directory, 0o700)
 
 
 def leaves(root: str) -> list[str]:
