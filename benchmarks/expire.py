@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Expiry passes against their peers, on the same tree in the same run: prints ratios, judges nothing.
 
-    benchmarks/expire.py [--blocks 100000 1000000] [--runs 3] [--delete 10 100] [--dir /var/tmp/llmhost-bench]
+    benchmarks/expire.py [--blocks 100000 1000000] [--runs 3] [--parts warm cold steady delete] [--dir DIRECTORY]
 
 Peers: find -delete, bfs, fd, systemd-tmpfiles. All take turns, so that a busy machine is busy for each of them; a
 figure is the median of its runs, a ratio is find's median divided by it. Needs bfs and fd-find (Debian); figures with a
@@ -31,6 +31,8 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datama
 RETENTION_MINUTES = 1440
 DAY = 86400
 WORKERS = (1, 2)
+PERCENTS = (10, 100)
+PARTS = ["warm", "cold", "steady", "delete"]
 
 
 def tier_over(root: str) -> datamap.Tier:
@@ -51,8 +53,8 @@ def one_pass(base: Path, workers: int, full: bool) -> None:
 class Bench:
     """One tree and what was measured on it."""
 
-    def __init__(self, base: Path, blocks: int, runs: int, percents: list[int]) -> None:
-        self.base, self.blocks, self.runs, self.percents = base, blocks, runs, percents
+    def __init__(self, base: Path, blocks: int, runs: int) -> None:
+        self.base, self.blocks, self.runs = base, blocks, runs
         self.root = str(base / "tree")
         self.rows: list[tuple[str, str, float, float]] = []
         self.memory: dict[str, int] = {}
@@ -111,25 +113,26 @@ class Bench:
             self.rows.append((what, name, value, seconds["find"] / value))
             print(f"{what:32} {name:18} {value:9.3f} s {seconds['find'] / value:7.2f} x find", flush=True)
 
-    def run(self) -> None:
-        """Everything that is compared on a tree of this size."""
+    def run(self, parts: list[str]) -> None:
+        """What is asked for, on a tree of this size."""
         peers = self.peers()
         find = {"find": peers["find"]}
         full = {f"full pass, {n} workers": self.ours(n, True) for n in WORKERS}
         steady = {f"steady pass, {n} workers": self.ours(n, False) for n in WORKERS}
+        both = dict([*find.items(), list(full.items())[-1]])
         self.make(0)
-        self.compare("nothing to delete, warm cache", {**peers, **full})
-        if os.geteuid() == 0:
-            self.compare(
-                "nothing to delete, cold cache",
-                {**find, f"full pass, {WORKERS[-1]} workers": full[f"full pass, {WORKERS[-1]} workers"]},
-                drop_caches,
-            )
-        self.timed("warm up", self.ours(2, True))
-        self.compare("unchanged since the last pass", {**find, **steady})
-        self.compare("0.5 % of the leaves changed", {**find, **steady}, self.touch)
-        for percent in self.percents:
-            self.deletion(percent, {**find, f"full pass, {WORKERS[-1]} workers": self.ours(WORKERS[-1], True)})
+        if "warm" in parts:
+            self.compare("nothing to delete, warm cache", {**peers, **full})
+        if "cold" in parts:
+            self.compare("nothing to delete, cold cache", both, drop_caches)
+        if "steady" in parts:
+            # The first one writes the index, the second warms what the first left cold.
+            for _turn in range(2):
+                self.timed("full pass before", self.ours(WORKERS[-1], True))
+            self.compare("unchanged since the last pass", {**find, **steady})
+            self.compare("0.5 % of the leaves changed", {**find, **steady}, self.touch)
+        for percent in PERCENTS if "delete" in parts else ():
+            self.deletion(percent, both)
 
     def touch(self) -> None:
         """Let a block come and go in half a percent of the leaves, as a writer does."""
@@ -169,8 +172,8 @@ def main() -> None:
     try:
         for blocks in options.blocks:
             options.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            bench = Bench(options.dir, blocks, options.runs, options.delete)
-            bench.run()
+            bench = Bench(options.dir, blocks, options.runs)
+            bench.run(options.parts)
             table += [(f"{blocks:,}", *row) for row in bench.rows]
             print("memory at most, KiB:", bench.memory, flush=True)
     finally:
