@@ -34,7 +34,7 @@ def test_cron_removes_blocks_past_the_retention_and_no_younger_ones(host):
     began = output(host, "date +%s")
     old = sorted(blocks(host, "-mmin +0"))[:20]
     assert len(old) == 20
-    # An age by touch changes no directory, and only a full pass reads unchanged ones: so the directories are touched too.
+    # touch changes no directory of theirs, and a steady pass reads only those that changed: so they are touched too.
     output(host, f"touch -d '-15 minutes' {' '.join(old)} && touch {' '.join({dirname(block) for block in old})}")
     young = blocks(host, "-mmin -5") - set(old)
     assert young
