@@ -98,7 +98,7 @@ class Load:
         body: dict[str, Any] = {"model": "tiny", "prompt": tokens, "max_tokens": 4, "temperature": 0, "logprobs": 1}
         body.update({"cache_salt": salt} if salt else {})
         began = time.monotonic()
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=120)
         text = b""
         try:
             connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
