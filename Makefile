@@ -18,7 +18,7 @@ MINUTES ?= 2
 SCENARIO ?= default
 export INVENTORY ARGS KEEP CORE RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration incumbent rgw claims engine llama molecule soak bench docs changelog lock clean
+.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration incumbent rgw claims engine llama molecule soak soak-engine bench docs changelog lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -68,6 +68,9 @@ molecule: build ## A scenario on a test-bed host (SCENARIO=gateway for another o
 
 soak: setup ## Real vLLM fs tiers of two releases at full speed while kvtier expires them each second (MINUTES=2)
 	@python tests/soak/soak.py --minutes $(MINUTES)
+
+soak-engine: setup ## The whole vLLM 0.29 on the CPU answers over HTTP while kvtier expires its tier each second (MINUTES=2)
+	@python tests/soak/soak_engine.py --minutes $(MINUTES)
 
 bench: setup ## Expiry against find, bfs, fd and systemd-tmpfiles (ARGS="--blocks 10000000" for the large tree)
 	@PYTHONPATH=.build/pythonpath benchmarks/expire.py $(ARGS)
