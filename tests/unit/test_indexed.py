@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -164,6 +165,40 @@ class _Stat:
 
     def __getattr__(self, name):
         return self.changes.get(name, getattr(self.info, name))
+
+
+def test_a_file_that_cannot_be_looked_at_does_not_keep_its_neighbours(place, monkeypatch):
+    path = place.tree.path(place.tree.block(1, 9000))
+    others = [
+        place.tree.put(f"{path.parent.relative_to(place.tree.root)}/{digest(1)[:5]}{n:059x}.bin", 9000) for n in (1, 2)
+    ]
+    real = os.stat
+
+    def failing(name, **options):
+        if name == path.name:
+            raise OSError(errno.EIO, "broken")
+        return real(name, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", failing)
+        found = place.walk()
+    assert found.errors == {"EIO": 1} and found.expired == len(others)
+    assert place.walk().expired == 1
+
+
+def test_a_namespace_that_is_renamed_during_the_run_does_not_end_it(place):
+    for number in range(12):
+        place.tree.block(number, 9000)
+        place.tree.block(number, 9000, namespace="other_0123456789ab")
+    top = place.tree.path(f"{NAMESPACE}_r0")
+
+    def rename():
+        if top.exists():
+            top.rename(top.with_name("moved_0123456789ab_r0"))
+
+    found = place.walk(pause=rename)
+    assert found.complete and found.errors == {}
+    assert place.walk().complete and place.tree.files() == set()
 
 
 @pytest.mark.parametrize("change", ["utime", "chmod"])

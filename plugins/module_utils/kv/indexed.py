@@ -137,7 +137,11 @@ class IndexedWalk(SharedWalk):
         if shard == self._shard or self.index is None:
             return
         self._leave_shard()
-        self._top = os.stat(top, dir_fd=self.root, follow_symlinks=False).st_ino
+        try:
+            self._top = os.stat(top, dir_fd=self.root, follow_symlinks=False).st_ino
+        except OSError:
+            # It is open but has lost its name: no index is believed of it.
+            self._top = 0
         self._shard, self._old, self._new, self._changed = shard, self.index.read(shard, self._top), {}, 0
         self._known = 0
 

@@ -222,7 +222,10 @@ class Walk:
                                 continue
                             try:
                                 seen = look(name, dir_fd=fd, follow_symlinks=False)
-                            except FileNotFoundError:
+                            except OSError as error:
+                                # One broken file must not keep the others of its directory from ending.
+                                if error.errno != errno.ENOENT:
+                                    self._error(error)
                                 continue
                             mtime = seen.st_mtime
                             age = now - mtime
