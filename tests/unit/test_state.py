@@ -203,7 +203,7 @@ def test_a_record_that_cannot_be_written_leaves_the_old_one(place, tier, monkeyp
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(state.os, "rename", full)
+            patch.setattr(fsio.os, "rename", full)
             with pytest.raises(OSError, match="No space"):
                 state.write_run(fd, good(tier, exit=1))
     assert read(place, tier)["exit"] is None
@@ -213,7 +213,7 @@ def test_a_symlink_that_comes_in_between_is_not_written_through(place, tier, tmp
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (place / f".{state.RECORD}.tmp").symlink_to(victim)
-    monkeypatch.setattr(state.os, "unlink", lambda *_arguments, **_options: None)
+    monkeypatch.setattr(fsio.os, "unlink", lambda *_arguments, **_options: None)
     with fsio.opened(str(place)) as fd, pytest.raises(FileExistsError):
         state.write_run(fd, good(tier))
     assert victim.read_text() == "mine"

@@ -227,6 +227,17 @@ def begins_with(fd: int, name: str, magic: bytes) -> bool:
         os.close(file)
 
 
+def replace(dir_fd: int, name: str, data: bytes) -> None:
+    """Replace a file of our own (0600) in an open directory. What a killed run left in the way goes first."""
+    temporary = f".{name}.tmp"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=dir_fd)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=dir_fd), "wb") as file:
+        file.write(data)
+    os.rename(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+
+
 def write_atomic(path: str, data: bytes, mode: int) -> None:
     """Replace path by a file with these bytes and this mode: readers see the old file or the new one, never a part."""
     directory, name = os.path.split(path)

@@ -139,14 +139,8 @@ class Index:
 
     def write(self, shard: str, top: int, units: dict[str, bytes]) -> None:
         """Replace a shard. Without it the next pass reads those leaves again, so no error stops the pass."""
-        temporary = f".{shard}.tmp"
         with contextlib.suppress(OSError):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=self.fd)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=self.fd), "wb") as file:
-                file.write(encode(self.device, top, units))
-            os.rename(temporary, shard, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+            fsio.replace(self.fd, shard, encode(self.device, top, units))
 
     def keep_only(self, shards: set[str]) -> None:
         """Remove the shards of directories that are gone, and whatever else lies here."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -135,13 +134,7 @@ def read_run(tier: Tier, root: str = STATE_ROOT) -> dict[str, Any] | None:
 
 def write_run(fd: int, record: dict[str, Any]) -> None:
     """Replace the record in the open state directory."""
-    temporary = f".{RECORD}.tmp"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary, dir_fd=fd)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=fd), "wb") as file:
-        file.write(json.dumps(record, sort_keys=True).encode("ascii") + b"\n")
-    os.rename(temporary, RECORD, src_dir_fd=fd, dst_dir_fd=fd)
+    fsio.replace(fd, RECORD, json.dumps(record, sort_keys=True).encode("ascii") + b"\n")
 
 
 @contextlib.contextmanager
