@@ -18,7 +18,7 @@ MINUTES ?= 2
 SCENARIO ?= default
 export INVENTORY ARGS KEEP CORE RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration incumbent rgw claims engine llama molecule soak soak-engine bench docs changelog lock clean
+.PHONY: help setup build harden shell down test test-all lint unit sanity importer ee testbed integration incumbent rgw claims engine llama molecule soak soak-engine bench docs changelog lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -38,7 +38,7 @@ setup: ## Packages (Debian) and the pinned tools in .build/venv
 build: setup ## The artifact in .build/artifact, installed into .build/collections
 	@tests/tools/build.sh
 
-lint: build ## ruff, mypy, yamllint, ansible-lint, shellcheck, changelog, documentation
+lint: build ## ruff, mypy, yamllint, ansible-lint, shellcheck, licences, secrets, changelog, documentation
 	@tests/tools/lint.sh
 
 unit: setup ## Unit tests, and plugins/ under every managed-host Python found
@@ -49,6 +49,9 @@ sanity: setup ## ansible-test sanity (CORE=2.17 for another ansible-core)
 
 importer: build ## What Galaxy says of the artifact
 	@tests/tools/importer.sh
+
+ee: build ## What ansible-builder says of the collection's needs (no image is built)
+	@tests/tools/ee.sh
 
 testbed: setup ## The test bed's Debian image, into its cache
 	@python tests/testbed/bed.py build $(RELEASE)
