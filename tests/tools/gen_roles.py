@@ -38,7 +38,7 @@ def default(option: dict[str, Any]) -> str:
     value = option.get("default")
     if value in (None, ""):
         return ""
-    return "`{}`".format(value if isinstance(value, str) else json.dumps(value))
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
 
 
 def kind(option: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Looks for secrets in the project's files with detect-secrets; what looks like one and is none stands in no_secrets.json."""
+"""Looks for secrets in the project's files with detect-secrets; no_secrets.json lists what only looks like one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def scan(names: list[str]) -> list[tuple[str, int, str, str]]:
 
 def main() -> int:
     os.chdir(ROOT)
-    known = {digest: why for why, digests in json.loads(KNOWN.read_text(encoding="utf-8")).items() for digest in digests}
+    known = {
+        digest: why for why, digests in json.loads(KNOWN.read_text(encoding="utf-8")).items() for digest in digests
+    }
     found = scan(sys.argv[1:] or sources())
     new = [one for one in found if one[3] not in known]
     for name, line, kind, digest in new:
