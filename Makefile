@@ -16,9 +16,9 @@ export PYTHONDONTWRITEBYTECODE := 1
 RELEASE ?= bookworm
 MINUTES ?= 2
 SCENARIO ?= default
-export INVENTORY ARGS KEEP CORE RELEASE
+export INVENTORY ARGS KEEP CORE PYTHON RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit sanity importer ee testbed integration incumbent rgw claims engine llama molecule soak soak-engine bench docs changelog lock clean
+.PHONY: help setup build harden shell down test test-all lint unit unit-managed sanity importer ee testbed integration incumbent rgw claims engine llama molecule soak soak-engine bench docs changelog lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -43,6 +43,9 @@ lint: build ## ruff, mypy, yamllint, ansible-lint, shellcheck, licences, secrets
 
 unit: setup ## Unit tests, and plugins/ under every managed-host Python found
 	@pytest tests/unit tests/testbed $(ARGS)
+
+unit-managed: setup ## Unit tests under the managed hosts' Pythons, 3.9 to 3.13 (PYTHON=3.9 for one)
+	@tests/tools/unit_managed.sh
 
 sanity: setup ## ansible-test sanity (CORE=2.17 for another ansible-core)
 	@tests/tools/sanity.sh
@@ -102,6 +105,8 @@ changelog: setup ## Render the changelog from its fragments
 lock: setup ## Pin what tests/requirements.txt asks for, with hashes
 	@uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
 	    tests/requirements.txt -o tests/requirements.lock
+	@uv pip compile -q --universal --python-version 3.9 --generate-hashes --no-header \
+	    tests/managed.in -o tests/managed.lock
 
 clean: ## Remove .build (the test bed's cache stays)
 	@rm -rf .build

@@ -17,7 +17,7 @@ from detect_secrets.settings import default_settings
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = ROOT / "tests/tools/no_secrets.json"
 # Lists of digests: nothing else stands in them.
-DIGESTS = {"tests/requirements.lock", "tests/nightly/engine.lock", "tests/tools/claims.json"}
+DIGESTS = {"tests/requirements.lock", "tests/managed.lock", "tests/nightly/engine.lock", "tests/tools/claims.json"}
 
 
 def sources() -> list[str]:
