@@ -16,9 +16,9 @@ export PYTHONDONTWRITEBYTECODE := 1
 RELEASE ?= bookworm
 MINUTES ?= 2
 SCENARIO ?= default
-export INVENTORY ARGS KEEP CORE PYTHON RELEASE
+export INVENTORY ARGS KEEP CORE OLD PYTHON RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit unit-managed sanity importer ee testbed integration incumbent rgw claims engine llama molecule soak soak-engine bench docs changelog lock clean
+.PHONY: help setup build harden shell down test test-all lint unit unit-managed sanity importer ee testbed integration incumbent rgw claims engine llama molecule upgrade soak soak-engine bench docs changelog lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -71,6 +71,9 @@ rgw: build ## Buckets on a Ceph object gateway of Debian's (60 MB of packages)
 
 molecule: build ## A scenario on a test-bed host (SCENARIO=gateway for another one, RELEASE=trixie for Debian 13)
 	@LLMHOST_RELEASE=$(RELEASE) molecule test -s $(SCENARIO) $(ARGS)
+
+upgrade: build ## A host that an older artifact hardened (OLD=commit), hardened by this one; RELEASE=trixie for Debian 13
+	@tests/tools/upgrade.sh
 
 soak: setup ## Real vLLM fs tiers of two releases at full speed while kvtier expires them each second (MINUTES=2)
 	@python tests/soak/soak.py --minutes $(MINUTES)

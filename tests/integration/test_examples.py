@@ -23,24 +23,31 @@ VARIABLES = {
     "canary": "A prompt of a canary.",
     "llmhost_restart": "never",
     "llmhost_tiers": [
-        {"name": "chat", "store": "vllm_fs", "path": "/srv/no-such-host/kv", "owner": "no-such-account", "services": ["vllm.service"]}
+        {
+            "name": "chat",
+            "store": "vllm_fs",
+            "path": "/srv/no-such-host/kv",
+            "owner": "no-such-account",
+            "services": ["vllm.service"],
+        }
     ],
     "kv": {"audit": {"host": "gpu1", "verdict": "pass", "results": []}},
     "settings": {"cpu_bytes_to_use": "8G", "tiers": {"chat": {}}},
-    "vault_salt_key": "8b" * 32,
+    "vault_salt_key": "8b1f6f0a5d3c47e29ab0c1d2e3f405162738495a6b7c8d9eafb0c1d2e3f4a5b6",
 }
-# On a machine that nobody hardened and without a bucket these say why they cannot; a task after them needs their answer.
+# On a machine that nobody hardened these say why they cannot, and a task after them lacks their answer.
 SAYS_NO = {
-    "bucket_lifecycle": ("boto3", "s3.internal.example", "credentials"),
-    "bucket_lifecycle_info": ("s3.internal.example", "credentials", "boto3"),
-    "bucket_sweeper": ("s3.internal.example", "credentials", "boto3"),
-    "kv_access": ("no-such-account", "vllm.service"),
-    "kv_block_expire": ("tiers.json", "/srv/kv", "no such"),
-    "kv_block_info": ("tiers.json", "/srv/kv"),
-    "kv_engine": ("vllm.service",),
-    "kv_preflight": ("vllm.service",),
-    "kv_prefix_probe": ("127.0.0.1",),
-    "salt_gateway": ("/etc/vllm/api-key", "engine_key_file"),
+    "audit_table": ["no data map on this host"],
+    "bucket_lifecycle": ["/etc/llmhost/s3-credentials", "there is no such profile"],
+    "bucket_lifecycle_info": ["/etc/llmhost/s3-credentials"],
+    "kv_access": ["systemctl", "no-such-account", "vllm.service"],
+    "kv_audit": ["no data map on this host"],
+    "kv_block_expire": ["no data map on this host", "account 'vllm'"],
+    "kv_block_info": ["no data map on this host", "account 'vllm'"],
+    "kv_engine": ["vllm.service"],
+    "kv_preflight": ["systemd", "vllm.service"],
+    "kv_prefix_probe": ["127.0.0.1"],
+    "salt_gateway": ["/etc/vllm/api-key"],
 }
 
 
@@ -87,8 +94,8 @@ def answers(tmp_path_factory):
     lines = (tmp / "answers").read_text().splitlines()
     found: dict[str, list] = {}
     for line in lines:
-        play, task, result = json.loads(line)
-        found.setdefault(play, []).append((task, result))
+        play, *answer = json.loads(line)
+        found.setdefault(play, []).append(answer)
     return found
 
 
@@ -105,25 +112,27 @@ class CallbackModule(CallbackBase):
     CALLBACK_VERSION, CALLBACK_TYPE, CALLBACK_NAME = 2.0, "stdout", "keep"
     def v2_playbook_on_play_start(self, play):
         self.play = play.get_name()
-    def keep(self, result, **_more):
+    def keep(self, result, failed=False, **_more):
         with open(os.environ["LLMHOST_ANSWERS"], "a") as file:
             task = getattr(result, "task", None) or result._task
             answer = getattr(result, "result", None) or result._result
-            file.write(json.dumps([self.play, task.get_name(), answer], default=str) + chr(10))
-    v2_runner_on_ok = v2_runner_on_failed = v2_runner_on_skipped = keep
-    v2_runner_on_unreachable = keep
+            file.write(json.dumps([self.play, task.get_name(), answer, failed], default=str) + chr(10))
+    v2_runner_on_ok = v2_runner_on_skipped = keep
+    def v2_runner_on_failed(self, result, **_more):
+        self.keep(result, failed=True)
+    v2_runner_on_unreachable = v2_runner_on_failed
 """
 
 
 @pytest.mark.parametrize("name", [*MODULES, *FILTERS])
 def test_examples_run_in_check_mode(name, answers) -> None:
     given = answers[name]
-    assert [task for task, _result in given] == [task["name"] for task in examples(name)]
+    assert [task for task, _result, _failed in given] == [task["name"] for task in examples(name)]
     said_no = False
-    for task, result in given:
+    for task, result, failed in given:
         text = json.dumps(result)
         assert "Traceback" not in text and "MODULE FAILURE" not in text, f"{task}: {text}"
         assert "Unsupported parameters" not in text and "missing required arguments" not in text, f"{task}: {text}"
-        if result.get("failed") and not said_no:
+        if failed and not said_no:
             assert name in SAYS_NO and any(word in text for word in SAYS_NO[name]), f"{task}: {text}"
             said_no = True

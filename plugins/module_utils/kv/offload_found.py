@@ -56,6 +56,7 @@ def config_file(words: Sequence[str]) -> str | None:
             return word.partition("=")[2]
     return None
 
+
 # Of a dotted option: anybody can start a process with a longer one.
 _DEEPEST = 32
 
