@@ -33,7 +33,9 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.s3 import docume
 from ansible_collections.llmhost.hardening.plugins.module_utils.salt import engine as salt_engine
 from ansible_collections.llmhost.hardening.plugins.module_utils.salt import settings as salt_settings
 
-quick = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+# LLMHOST_FUZZ=50 looks fifty times as long.
+TIMES = int(os.environ.get("LLMHOST_FUZZ", "1"))
+quick = settings(max_examples=60 * TIMES, deadline=None, suppress_health_check=list(HealthCheck))
 
 HOSTILE = [
     "",
@@ -395,7 +397,7 @@ TAKES = {
 
 
 @pytest.mark.parametrize("module", TAKES)
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12 * TIMES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_module_answers_a_hostile_document_with_a_message(module, data):
     name, good = TAKES[module]
