@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from module_runner import run
-from s3_servers import KEY, SECRET, Between, block
+from s3_servers import KEY, SECRET, Between, block, program
 
 ROOT = Path(__file__).resolve().parents[2]
 MINUTE = 1 / 1440
@@ -144,7 +144,7 @@ def test_what_cannot_be_deleted_is_an_error_and_no_success(weed, tmp_path):
     assert sweeper.sweep(command="status").returncode == 1
     found = run(
         "bucket_lifecycle_info",
-        **weed.options(bucket, retention_minutes=1440, sweep_record=sweeper.installed["record"]),
+        **weed.options(bucket, retention_minutes=1440, sweep_state_dir=str(tmp_path / "state")),
     )
     assert not found["kept"] and "sweeper_stale" in {one["code"] for one in found["findings"]}
 
@@ -153,7 +153,7 @@ def test_a_server_without_lifecycle_is_kept_by_the_sweeper_alone(rclone, tmp_pat
     bucket = rclone.bucket()
     key, notes = old_files(rclone, bucket, block(1), "qwen/notes")
     sweeper = Sweeper(tmp_path, rclone, bucket)
-    options = rclone.options(bucket, retention_minutes=1440, sweep_record=sweeper.installed["record"])
+    options = rclone.options(bucket, retention_minutes=1440, sweep_state_dir=str(tmp_path / "state"))
     before = run("bucket_lifecycle_info", **options)
     assert before["status"] == "unsupported" and not before["kept"]
     assert "overdue_objects" in {one["code"] for one in before["findings"]}, before
@@ -191,6 +191,8 @@ def test_jobs_are_shared_by_tiers_and_installed_once(weed, tmp_path):
     assert '"s3:DeleteObject"' in sweeper.sweep(sweeper.job, command="policy").stdout
     assert sweeper.install(tier="gpu2/chat", state="absent")["retention_minutes"] == 1440
     assert sweeper.install(state="absent")["retention_minutes"] is None
+    # Or it would pass for a sweeper that died.
+    assert not (tmp_path / "state" / f"{sweeper.job}.json").exists()
     assert not (tmp_path / "cron").exists() and list((tmp_path / "jobs").iterdir()) == []
     assert not sweeper.install(state="absent")["changed"]
 
@@ -213,7 +215,7 @@ class Play:
             "LC_ALL": "C.UTF-8",
         }
 
-    def run(self, tiers, *arguments: str, **variables):
+    def run(self, tiers, *arguments: str, playbook=None, **variables):
         values = {
             "llmhost_tiers": tiers,
             "kv_bucket_install": False,
@@ -228,7 +230,8 @@ class Play:
         (self.place / "vars.yml").write_text(yaml.safe_dump(values))
         play = [{"hosts": "all", "gather_facts": False, "roles": ["llmhost.hardening.kv_bucket"]}]
         (self.place / "play.yml").write_text(yaml.safe_dump(play))
-        command = [Path(sys.executable).parent / "ansible-playbook", "-i", "hosts.yml", "-e", "@vars.yml", "play.yml"]
+        playbook = "play.yml" if playbook is None else str(ROOT / "playbooks" / playbook)
+        command = [program("ansible-playbook"), "-i", "hosts.yml", "-e", "@vars.yml", playbook]
         return subprocess.run(
             [*command, *arguments], cwd=self.place, env=self.environment, capture_output=True, text=True, check=False
         )
@@ -276,6 +279,37 @@ def test_the_role_keeps_a_day_and_a_week_and_leaves_neighbours_alone(weed, tmp_p
     assert [rule["ID"] for rule in weed.rules(day)] == ["theirs-0"] and not (
         tmp_path / "etc/cron.d/llmhost-sweep"
     ).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the sweeper's files are root's")
+def test_the_playbooks_judge_a_bucket_by_what_was_asked_just_now(weed, tmp_path):
+    """KV-09 in the table of audit and harden, from the data map alone."""
+    play = Play(tmp_path, weed.endpoint)
+    bucket = weed.bucket()
+    weed.put(bucket, block(1))
+    weed.age(bucket, 2)
+    tiers = [play.tier(bucket)]
+
+    def audited(tiers, *arguments, playbook="audit.yml", **variables):
+        done = play.run(tiers, *arguments, playbook=playbook, **variables)
+        text = " ".join(done.stdout.replace("\n", " ").replace('",', "").replace('"', "").split())
+        assert SECRET not in done.stdout + done.stderr
+        return done, text
+
+    done, said = audited(tiers)
+    assert done.returncode != 0 and "KV-09 high bucket expires fail" in said and "overdue_objects" in said, done.stdout
+    assert "changed=0" in said and not (tmp_path / "etc").exists() and weed.keys(bucket)
+    done, said = audited(tiers, kv_bucket_python="/nowhere/python3")
+    assert done.returncode != 0 and "KV-09 high bucket expires unknown" in said, done.stdout
+    done, said = audited([{**tiers[0], "endpoint": "http://127.0.0.1:1"}])
+    assert done.returncode != 0 and "KV-09 high bucket expires unknown" in said, done.stdout
+    done, said = audited(tiers, playbook="harden.yml")
+    assert "KV-09 high bucket expires fail -> pass" in said, done.stdout + done.stderr
+    assert weed.keys(bucket) == []
+    done, said = audited(tiers, playbook="harden.yml")
+    assert "changed=0" in said and "KV-09 high bucket expires pass -> pass" in said, done.stdout
+    done, said = audited(tiers)
+    assert done.returncode == 0 and "KV-09 high bucket expires pass" in said, done.stdout
 
 
 def test_the_role_stops_before_anything_on_unknown_overrides_and_unreachable_buckets(tmp_path):
