@@ -225,7 +225,7 @@ class Play:
             "__kv_bucket_root": str(self.place),
             **variables,
         }
-        hosts = {"gpu1": {"ansible_connection": "local"}}
+        hosts = {"gpu1": {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}}
         (self.place / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
         (self.place / "vars.yml").write_text(yaml.safe_dump(values))
         play = [{"hosts": "all", "gather_facts": False, "roles": ["llmhost.hardening.kv_bucket"]}]
@@ -282,16 +282,16 @@ def test_the_role_keeps_a_day_and_a_week_and_leaves_neighbours_alone(weed, tmp_p
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the sweeper's files are root's")
-def test_the_playbooks_judge_a_bucket_by_what_was_asked_just_now(weed, tmp_path):
-    """KV-09 in the table of audit and harden, from the data map alone."""
+def test_the_playbook_audit_judges_a_bucket_by_what_was_asked_just_now(weed, tmp_path):
+    """KV-09 in the table of audit, from the data map alone; harden, which would change this machine, is molecule's."""
     play = Play(tmp_path, weed.endpoint)
     bucket = weed.bucket()
     weed.put(bucket, block(1))
     weed.age(bucket, 2)
     tiers = [play.tier(bucket)]
 
-    def audited(tiers, *arguments, playbook="audit.yml", **variables):
-        done = play.run(tiers, *arguments, playbook=playbook, **variables)
+    def audited(tiers, **variables):
+        done = play.run(tiers, playbook="audit.yml", **variables)
         text = " ".join(done.stdout.replace("\n", " ").replace('",', "").replace('"', "").split())
         assert SECRET not in done.stdout + done.stderr
         return done, text
@@ -303,11 +303,8 @@ def test_the_playbooks_judge_a_bucket_by_what_was_asked_just_now(weed, tmp_path)
     assert done.returncode != 0 and "KV-09 high bucket expires unknown" in said, done.stdout
     done, said = audited([{**tiers[0], "endpoint": "http://127.0.0.1:1"}])
     assert done.returncode != 0 and "KV-09 high bucket expires unknown" in said, done.stdout
-    done, said = audited(tiers, playbook="harden.yml")
-    assert "KV-09 high bucket expires fail -> pass" in said, done.stdout + done.stderr
+    assert play.run(tiers).returncode == 0
     assert weed.keys(bucket) == []
-    done, said = audited(tiers, playbook="harden.yml")
-    assert "changed=0" in said and "KV-09 high bucket expires pass -> pass" in said, done.stdout
     done, said = audited(tiers)
     assert done.returncode == 0 and "KV-09 high bucket expires pass" in said, done.stdout
 
