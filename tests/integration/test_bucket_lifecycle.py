@@ -205,8 +205,14 @@ def test_overdue_versions_and_uploads_are_counted(weed):
     weed.client.create_multipart_upload(Bucket=bucket, Key=block(3))
     weed.age(bucket, 30)
     found = info(weed, bucket)
-    assert {"overdue_objects", "overdue_versions"} <= codes(found, breaking=True)
+    assert {"overdue_objects", "overdue_versions", "overdue_uploads"} <= codes(found, breaking=True)
     assert found["proof"]["uploads"]["seen"] == 1
+    # The server ends the upload by our rule. Versions it counts from when it made them old itself: no aging reaches that.
+    assert lifecycle(weed, bucket)["changed"]
+    weed.expire()
+    assert not weed.client.list_multipart_uploads(Bucket=bucket).get("Uploads")
+    left = weed.client.list_object_versions(Bucket=bucket)
+    assert [one["IsLatest"] for one in left["Versions"]] == [False, False] and len(left["DeleteMarkers"]) == 1
 
 
 def test_a_retention_of_a_day_is_not_enforceable_and_gets_its_backstop(weed):

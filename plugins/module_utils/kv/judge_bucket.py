@@ -60,7 +60,9 @@ def _judged(answer: Mapping[str, Any]) -> Verdict:
 
 def _evidence(answer: Mapping[str, Any], findings: list[Mapping[str, Any]]) -> dict[str, Any]:
     proof = answer.get("proof") or {}
-    result: dict[str, Any] = {name: answer.get(name) for name in ("status", "kept_by", "days", "worst_minutes", "rules")}
+    result: dict[str, Any] = {
+        name: answer.get(name) for name in ("status", "kept_by", "days", "worst_minutes", "rules")
+    }
     result.update(findings=sorted({str(one.get("code")) for one in findings}), asked=answer["asked"])
     result.update(accepted=sorted({str(one.get("code")) for one in findings if one.get("accepted")}))
     result["listing_complete"] = proof.get("complete")
