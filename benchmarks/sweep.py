@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """kvsweep against `rclone delete --min-age` and `aws s3 rm --recursive` on one SeaweedFS, each on a bucket of its own.
 
-Half of the keys are due for the first two; `aws s3 rm` knows no age, so all three also empty a bucket that is due whole.
+Half of the keys are due for the first two. `aws s3 rm` knows no age: all three also empty a bucket that is due whole.
 
 PYTHONPATH=.build/pythonpath:tests/integration:tests/unit python benchmarks/sweep.py --objects 20000
 """
@@ -83,7 +83,7 @@ def awscli() -> Path:
     place = CACHE / f"awscli-{AWSCLI}"
     if not (place / "bin/aws").exists():
         subprocess.run([program("uv"), "venv", "-q", "--clear", place], check=True)
-        wanted = ["--python", place / "bin/python", "--compile-bytecode", f"awscli=={AWSCLI}"]
+        wanted = ["--python", str(place / "bin/python"), "--compile-bytecode", f"awscli=={AWSCLI}"]
         subprocess.run([program("uv"), "pip", "install", "-q", *wanted], check=True)
     return place / "bin/aws"
 

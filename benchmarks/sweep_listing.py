@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from module_runner import run
@@ -89,7 +90,7 @@ def main() -> None:
     server.start()
     with tempfile.TemporaryDirectory() as place:
         paths = {"program": "kvsweep", "config_dir": "jobs", "state_dir": "state", "cron_file": "cron"}
-        options = {
+        options: dict[str, Any] = {
             "bucket": "many",
             "endpoint": f"http://127.0.0.1:{port.get()}",
             "prefix": "qwen",

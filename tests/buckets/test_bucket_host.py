@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A Debian 12 host that asks its bucket and sweeps it: Debian's own boto3 through apt, the playbook harden, real cron."""
+"""A Debian 12 host that asks and sweeps its bucket: Debian's own boto3 through apt, the playbook harden, real cron."""
 
 from __future__ import annotations
 

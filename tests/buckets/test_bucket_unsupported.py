@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Real servers without lifecycle: nothing of them is written, nothing is believed, and the sweeper keeps the retention."""
+"""Real servers without lifecycle: nothing is written or believed there, and the sweeper keeps the retention."""
 
 from __future__ import annotations
 

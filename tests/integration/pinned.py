@@ -15,7 +15,7 @@ CACHE = Path(os.environ.get("LLMHOST_CACHE", Path.home() / ".cache/llmhost"))
 def pinned(pins: Path) -> Path:
     """Where the packages of a requirements file lie; the first of them names the place."""
     name, _equals, version = pins.read_text().partition("==")
-    place = CACHE / "{}-{}".format(name.split()[-1], version.split()[0])
+    place = CACHE / f"{name.split()[-1]}-{version.split()[0]}"
     if not (place / "complete").exists():
         uv = shutil.which("uv")
         if uv is None:

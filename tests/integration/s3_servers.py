@@ -353,7 +353,7 @@ def serving(
 class Between:
     """A proxy in front of a server. `meddle(method, path, body)` gives an answer of its own, CUT, or None to forward.
 
-    answered(method, path, status, body) may change what the server said.
+    answered(method, path, status, body) may change what the server said; date: what it says the time is.
     """
 
     CUT = object()
@@ -364,6 +364,7 @@ class Between:
         host, port = target.removeprefix("http://").split(":")
         self.meddle: Callable[[str, str, bytes], Any] = lambda method, path, body: None
         self.answered: Callable[[str, str, int, bytes], tuple[int, bytes]] = lambda m, p, status, body: (status, body)
+        self.date: str | None = None
         self.seen: list[str] = []
         self.headers: dict[str, dict[str, str]] = {}
         between = self
@@ -397,7 +398,7 @@ class Between:
                         for name, value in response.getheaders()
                         if name.lower() not in ("content-length", "transfer-encoding", "connection")
                     }
-                    self.reply(status, headers, data)
+                    self.reply(status, headers if between.date is None else {**headers, "Date": between.date}, data)
 
             def reply(self, status: int, headers: dict[str, str], data: bytes) -> None:
                 self.send_response_only(status)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""KV-09: an answer about a bucket passes only if it is about this bucket, of now, and says that the retention is kept."""
+"""KV-09: an answer passes only if it is about this bucket, of now, and says that the retention is kept."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """KV-09: what bucket_lifecycle_info found out about a tier's bucket, as a control. Pure.
 
-A bucket is asked from where boto3 and its credentials are, which is not the tier's host; a playbook hands the answer over.
+A bucket is asked from where boto3 and credentials are, not from the tier's host; a playbook hands the answer over.
 """
 
 from __future__ import annotations
