@@ -12,8 +12,8 @@ version_added: 0.1.0
 author:
   - llmhost contributors (@llmhost)
 description:
-  - Collects evidence about each tier of a host's data map and judges the controls KV-02 to KV-08 and KV-14 over it,
-    and for tiers that left the map KV-01. What each control means stands in the collection's C(docs/controls.md).
+  - Collects evidence about each tier of a host's data map and judges the controls KV-02 to KV-09, KV-13 and KV-14
+    over it, and for tiers that left the map KV-01. What each control means stands in C(docs/controls.md).
   - Changes nothing and needs nothing on the host but Python. Works on hosts that the collection never configured
     if O(data_map) is given.
   - Never fails because of what it finds; look at RV(audit.verdict) or RV(failed_controls).
@@ -54,8 +54,15 @@ options:
         judged by the record of its last full pass, else it is V(unknown).
     type: int
     default: 60
+  buckets:
+    description:
+      - Answers of M(llmhost.hardening.bucket_lifecycle_info) about the host's bucket tiers, by the tier's name, for the
+        control KV-09. The playbooks C(audit) and C(harden) ask for them where C(kv_bucket_host) says.
+      - A bucket tier without an answer here is V(unknown). Without this option no bucket is judged, V(not_applicable).
+    type: dict
 seealso:
   - module: llmhost.hardening.kv_block_info
+  - module: llmhost.hardening.bucket_lifecycle_info
 """
 
 EXAMPLES = r"""
@@ -170,13 +177,15 @@ def main() -> None:
             "data_map": {"type": "dict"},
             "waivers": {"type": "list", "elements": "dict", "default": [], "options": waiver},
             "max_seconds": {"type": "int", "default": 60},
+            "buckets": {"type": "dict"},
         },
         supports_check_mode=True,
     )
     given = module.params["data_map"]
     try:
         document = datamap.load() if given is None else datamap.validate(given, "data_map")
-        audit = controls.audit(document, waivers=module.params["waivers"], max_seconds=module.params["max_seconds"])
+        given_by_name = {name: module.params[name] for name in ("waivers", "max_seconds", "buckets")}
+        audit = controls.audit(document, **given_by_name)
     except datamap.MapError as error:
         module.fail_json(msg=str(error))
     failed = [

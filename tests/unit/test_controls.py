@@ -555,11 +555,11 @@ def test_tiers_that_are_not_there_are_not_judged(tier_path, tmp_path, state):
     assert found["verdict"] == "pass"
 
 
-def test_stores_without_files_are_left_to_a_later_version(tmp_path):
+def test_stores_without_files_have_nothing_to_judge_on_their_host(tmp_path):
     given = datamap.normalise([{"name": "b", "store": "vllm_obj", "bucket": "kv-x", "endpoint": "https://s3"}], "h")
     found = controls.audit(given, map_path=str(tmp_path / "none.json"))
     assert {result["status"] for result in found["results"]} == {"not_applicable"}
-    assert "later version" in found["results"][0]["message"]
+    assert "keeps no files" in found["results"][0]["message"]
 
 
 def test_a_tier_that_left_the_map_is_audited_from_the_installed_one(tier_path, tmp_path, monkeypatch):
