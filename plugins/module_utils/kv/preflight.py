@@ -173,7 +173,7 @@ def _nearest(path: str) -> str:
             path = os.path.dirname(path)
 
 
-def judge(document: Document, facts: Facts) -> list[Problem]:
+def judge(document: Document, facts: Facts, wipes: Sequence[dict[str, Any]] = ()) -> list[Problem]:
     """Every reason not to touch this host with this map."""
     name = document["host"]
     tiers = file_tiers(document, ("present",))
@@ -199,7 +199,7 @@ def judge(document: Document, facts: Facts) -> list[Problem]:
         problems += _judge_owner(tier, facts, name)
         problems += _judge_services(tier, facts, name)
         if tier["name"] in facts.volumes:
-            problems += volume.judge(tier, facts.volumes[tier["name"]], name)
+            problems += volume.judge(tier, facts.volumes[tier["name"]], name, wipes)
         elif tier["name"] in facts.paths:
             problems += _judge_plain(tier, facts, name)
     problems += volume.judge_room(own, [facts.volumes.get(tier["name"], Seen()) for tier in own], name)

@@ -16,8 +16,8 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-from . import discovery, encryption, fsio, holders, pins, prepare, receipt, system, units, walk
-from .datamap import Document, Problem, Tier, mapper_name
+from . import devices, discovery, encryption, fsio, holders, luks, pins, prepare, receipt, system, units, walk
+from .datamap import Document, Tier, mapper_name
 from .pins import Pin
 from .stores import STORES
 from .system import HostError, Mapper
@@ -64,9 +64,14 @@ def judge_mapping(tier: Tier, found: Mapper, table: str) -> str | None:
     kinds = targets(table)
     if kinds not in ([_CRYPT], [_ERROR]):
         return f"/dev/mapper/{name} is made of {', '.join(kinds) or 'nothing'}, not of one dm-crypt target"
-    source = tier["volume"]["source"]["file"]
-    if kinds == [_CRYPT] and found.files != [source]:
-        return f"/dev/mapper/{name} lies on {', '.join(found.files) or 'something else'}, not on {source}"
+    source = tier["volume"]["source"]
+    if kinds == [_ERROR]:
+        return None
+    if devices.of_device(tier):
+        if found.below != (devices.number_of(source["device"]),):
+            return f"/dev/mapper/{name} does not lie on {source['device']}"
+    elif found.files != [source["file"]]:
+        return f"/dev/mapper/{name} lies on {', '.join(found.files) or 'something else'}, not on {source['file']}"
     return None
 
 
@@ -286,11 +291,26 @@ def _by_key(tier: Tier, found: Mapper | None, table: str, made: receipt.Receipt)
         proof["filesystem_shut_down"] = _shut_down(found.device)
         _drop_caches()
         made.stage("caches dropped")
-        _release(tier, found, made)
     else:
         made.stage("no key in the kernel")
+    if luks.persistent(tier):
+        _erase(tier, made)
+    if found is not None:
+        _release(tier, found, made)
     _make_again(tier, made)
     proof["filesystem_after"] = filesystem_uuid("/dev/mapper/" + name)
+
+
+def _erase(tier: Tier, made: receipt.Receipt) -> None:
+    """The keys that outlive a boot: keyslots, our copy of the header, the key file that we made."""
+    device = devices.look(tier)
+    if device is None:
+        path = tier["volume"]["source"]["device"]
+        made.content["keys_elsewhere"].append(f"{path}, which is not there: its keyslots open with the key file")
+    destroyed, elsewhere = luks.erase(tier, device)
+    made.content["keys_destroyed"] += destroyed
+    made.content["keys_elsewhere"] += elsewhere
+    made.stage("keyslots erased")
 
 
 def _make_again(tier: Tier, made: receipt.Receipt) -> None:
@@ -303,7 +323,12 @@ def _make_again(tier: Tier, made: receipt.Receipt) -> None:
     if system.mapper(mapper_name(tier)) is None:
         # A mapping that was closed by hand leaves its unit active, and starting it again would do nothing.
         _stop(crypt)
+        if luks.persistent(tier):
+            luks.make_again(tier)
         system.start(crypt)
+        if luks.persistent(tier):
+            luks.set_flags(tier)
+            luks.make_filesystem(tier)
     system.start(mount, also=[crypt])
     system.start(units.prepare_name(tier), also=[mount])
     made.stage("volume made anew")
@@ -343,14 +368,6 @@ def _start_writers(made: receipt.Receipt) -> None:
             made.content["messages"].append(str(error))
     if made.content["writers"]:
         made.stage("writers started")
-
-
-def problem(tier: Tier, found: Mapper, host: str) -> Problem | None:
-    """A purge that was killed, as a reason for roles not to go on; None if there was none."""
-    if not found.uuid.startswith("CRYPT-") or targets(_dmsetup("table", mapper_name(tier))) != [_ERROR]:
-        return None
-    fix = f"run kvtier purge {tier['name']} again"
-    return Problem(host, tier["name"], "volume", "a purge of this volume was not finished", fix)
 
 
 def lines(content: dict[str, Any]) -> list[str]:
