@@ -55,7 +55,8 @@ for stage in STAGES:
             break
         time.sleep(0.01)
     killed = run.poll() is None
-    os.killpg(run.pid, signal.SIGKILL)
+    if killed:
+        os.killpg(run.pid, signal.SIGKILL)
     run.wait()
     results[stage] = {"killed": killed, "reached": seen, **again()}
 pathlib.Path(out).write_text(json.dumps(results))

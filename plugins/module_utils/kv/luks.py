@@ -36,6 +36,7 @@ class KeyFile:
     size: int
     encrypted: bool | None
     why: str
+    decoration: str | None = None
 
 
 def persistent(tier: Tier) -> bool:
@@ -53,12 +54,13 @@ def look(tier: Tier) -> KeyFile:
     path = tier["volume"]["keyfile"]
     below = encryption.describe(path)
     why = "; ".join(below.problems)
+    bad = below.key.reason if below.key is not None and below.key.status == encryption.BAD else None
     try:
         info = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return KeyFile(False, True, 0, below.encrypted, why)
+        return KeyFile(False, True, 0, below.encrypted, why, bad)
     closed = stat.S_ISREG(info.st_mode) and info.st_uid == 0 and stat.S_IMODE(info.st_mode) in KEY_MODES
-    return KeyFile(True, closed, info.st_size, below.encrypted, why)
+    return KeyFile(True, closed, info.st_size, below.encrypted, why, bad)
 
 
 def judge(tier: Tier, found: KeyFile, device: Device | None, wrong: Callable[[str, str, str], None]) -> None:
@@ -68,6 +70,12 @@ def judge(tier: Tier, found: KeyFile, device: Device | None, wrong: Callable[[st
         told = "is not encrypted" if found.encrypted is False else "cannot be told to be encrypted"
         reason = f"what {path} lies on {told} ({found.why})"
         wrong(key, reason, "name a file on encrypted storage, or use key: ephemeral")
+    elif found.decoration is not None:
+        wrong(
+            key,
+            f"what {path} lies on is opened by a key that protects nothing: {found.decoration}",
+            "use another place",
+        )
     if found.exists and not found.closed:
         wrong(key, f"{path} is not a regular file of root with mode 0400", f"chown root {path}; chmod 0400 {path}")
     if found.exists and found.size < 32:

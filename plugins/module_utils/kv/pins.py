@@ -23,6 +23,8 @@ from .units import CONTAINER_DAEMONS
 _CONTAINER = re.compile(
     r"(?:docker|libpod|crio|cri-containerd|nerdctl)[-/]([0-9a-f]{12,64})|/([0-9a-f]{64})(?:/|$)", re.ASCII
 )
+# What an unmount elsewhere reaches: members of its peer group, and those that only listen to it.
+_FOLLOWS = ("shared:", "master:")
 PATIENCE = 10.0
 _POLL = 0.1
 
@@ -88,15 +90,38 @@ def _stat(pid: int, proc: str) -> list[str] | None:
 def _text(path: str) -> str:
     try:
         with open(path, "rb") as file:
-            return file.read(1 << 16).decode("utf-8", "replace")
+            return file.read(1 << 22).decode("utf-8", "replace")
     except OSError:
         return ""
 
 
+def private_points(mountinfo: str, device: str, peers: set[str]) -> list[str]:
+    """Where a namespace has the device mounted for good: an unmount in the namespaces of these peer groups stays there.
+
+    Many services have a mount namespace of their own that follows the host's: they hold nothing.
+    """
+    found = []
+    for fields in (line.split(" ") for line in mountinfo.splitlines()):
+        if fields[2:3] != [device]:
+            continue
+        groups = {tag.partition(":")[2] for tag in fields[6 : fields.index("-", 6)] if tag.startswith(_FOLLOWS)}
+        if not groups & peers:
+            found.append(fields[4])
+    return found
+
+
+def peer_groups(mountinfo: str, device: str) -> set[str]:
+    """The peer groups that the mounts of the device in a namespace share with others."""
+    lines = [line.split(" ") for line in mountinfo.splitlines()]
+    tags = [tag for fields in lines if fields[2:3] == [device] for tag in fields[6 : fields.index("-", 6)]]
+    return {tag.partition(":")[2] for tag in tags if tag.startswith("shared:")}
+
+
 def _in_namespaces(device: str, family: int, proc: str) -> list[Holder]:
-    """Processes in other mount namespaces in which the device is mounted."""
+    """Processes in other mount namespaces in which the device stays mounted when it is unmounted here."""
     found = []
     here = os.readlink(f"{proc}/self/ns/mnt")
+    peers = peer_groups(_text(f"{proc}/self/mountinfo"), device)
     for name in os.listdir(proc):
         if not name.isdigit() or int(name) == family:
             continue
@@ -104,7 +129,7 @@ def _in_namespaces(device: str, family: int, proc: str) -> list[Holder]:
             if os.readlink(f"{proc}/{name}/ns/mnt") == here:
                 continue
             with open(f"{proc}/{name}/mountinfo", encoding="utf-8", errors="replace") as lines:
-                points = [fields[4] for fields in (line.split(" ") for line in lines) if fields[2:3] == [device]]
+                points = private_points(lines.read(), device, peers)
         except OSError:
             continue
         if points:

@@ -173,16 +173,19 @@ def _release(tier: Tier, found: Mapper, made: receipt.Receipt) -> None:
         _stop(*made.content["writers"])
         made.stage("writers stopped")
     _stop(units.mount_unit(tier["path"]))
-    try:
-        told, _left = pins.stop(lambda: pins.find(found.device))
-    except holders.CannotTell as error:
-        raise HostError(f"who holds /dev/mapper/{name} cannot be told: {error}") from error
+    told: list[Pin] = []
+    # The second time only what has the volume mounted for itself is left: an unmount here did not reach it.
+    for _again in range(2):
+        try:
+            told += pins.stop(lambda: pins.find(found.device))[0]
+        except holders.CannotTell as error:
+            raise HostError(f"who holds /dev/mapper/{name} cannot be told: {error}") from error
+        for point in mount_points(found.device):
+            if system.run(["umount", "--", point], 60).returncode:
+                # What still works there works on a file system that is shut down over a device that has no key.
+                system.run(["umount", "--lazy", "--", point], 60)
     made.content["stopped"] = [_as_record(pin) for pin in told]
     made.stage("holders stopped")
-    for point in mount_points(found.device):
-        if system.run(["umount", "--", point], 60).returncode:
-            # What still works there works on a file system that is shut down over a device that has no key.
-            system.run(["umount", "--lazy", "--", point], 60)
     _stop(units.cryptsetup_unit(tier))
     if system.mapper(name) is not None:
         system.run(["dmsetup", "remove", "--retry", name], 60)
