@@ -353,6 +353,11 @@ def test_a_secret_in_an_endpoint_is_refused_and_not_repeated(url):
         (device(DISK, file="/srv/x"), {"volume.source.file"}),
         (device(DISK, size="3"), {"volume.source.size"}),
         (device(DISK, size="64M", fstype="xfs"), {"volume.fstype"}),
+        ({**volume(), "rekey_at": 330}, {"volume.rekey_at"}),
+        ({**volume(), "rekey_at": "24:00"}, {"volume.rekey_at"}),
+        ({**volume(), "rekey_at": "3:30"}, {"volume.rekey_at"}),
+        ({**volume(), "rekey_at": "03:30\n"}, {"volume.rekey_at"}),
+        ({**device(DISK), "key": "keyfile", "keyfile": "/srv/k", "rekey_at": "03:30"}, {"volume.rekey_at"}),
         ({**device(DISK), "key": "keyfile"}, {"volume.keyfile"}),
         ({**device(DISK), "key": "keyfile", "keyfile": "k"}, {"volume.keyfile"}),
         ({**device(DISK), "key": "keyfile", "keyfile": "/run/k"}, {"volume.keyfile"}),
@@ -378,11 +383,11 @@ def test_every_mistake_of_a_volume_is_named_at_once(value, mistakes):
 def test_a_volume_is_completed():
     parse_volume = KEYS["volume"][0]
     full = {"backend": "dmcrypt", "source": {"file": "/var/lib/llmhost/chat.img", "size": 1 << 30}, "key": "ephemeral",
-            "keyfile": None, "fstype": "ext4", "discard": False, "no_workqueue": False}  # fmt: skip
+            "keyfile": None, "fstype": "ext4", "discard": False, "no_workqueue": False, "rekey_at": None}  # fmt: skip
     assert parse_volume(volume()) == parse_volume({**volume(), "key": None, "fstype": None}) == full
     assert type(parse_volume(volume(size=Bytes(1 << 30)))["source"]["size"]) is int
     nothing = {"backend": "existing", "source": None, "key": None, "keyfile": None, "fstype": None, "discard": False,
-               "no_workqueue": False}  # fmt: skip
+               "no_workqueue": False, "rekey_at": None}  # fmt: skip
     assert parse_volume({"backend": "existing"}) == parse_volume(nothing) == nothing
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
@@ -403,3 +404,22 @@ def test_a_reused_pid_is_not_signalled() -> None:
 def test_the_shell_above_and_init_are_spared() -> None:
     held = [holders.Holder(1, "x"), holders.Holder(os.getppid(), "x")]
     assert all(pin.spared for pin in pins._named(held, os.getpid(), "/proc"))
+
+
+# Re-key
+
+
+def test_cron_renews_a_key_at_its_minute_as_root() -> None:
+    role = Path(__file__).resolve().parents[2] / "roles/kv_retention"
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(role / "templates"), trim_blocks=True)
+    volume = {"backend": "dmcrypt", "source": {"file": IMAGE, "size": "256M"}, "rekey_at": "03:05"}
+    tiers = document(volume=volume)["tiers"] + document(name="b", path="/srv/b", volume=None)["tiers"]
+    text = environment.get_template("cron.j2").render(
+        ansible_managed="",
+        __kv_retention_host={"data_map": {"tiers": tiers}},
+        __kv_retention_stopped_stores=[],
+        kv_retention_audit_every_minutes=15,
+    )
+    assert [line for line in text.splitlines() if " purge " in line] == [
+        "5 3 * * * root /usr/local/sbin/kvtier purge chat --confirm chat --who 'cron: rekey_at' >/dev/null 2>&1"
+    ]

@@ -361,6 +361,9 @@ def _judge_volume(chosen: dict[str, Any], source: dict[str, Any]) -> list[Mistak
             wrong.append(Mistake(reason, "write source: {device: ...} or key: ephemeral", "volume.key"))
     elif chosen["keyfile"] is not None:
         wrong.append(Mistake("an ephemeral key is in no file", "leave it out or write key: keyfile", "volume.keyfile"))
+    if chosen["rekey_at"] and chosen["key"] != "ephemeral":
+        fix = "leave it out, or write key: ephemeral"
+        wrong.append(Mistake("a persistent key is not renewed by the clock", fix, "volume.rekey_at"))
     if chosen["fstype"] == "xfs" and source["size"] is not None and source["size"] < MIN_XFS:
         wrong.append(Mistake("xfs needs 320M", "write fstype: ext4 or a larger size", "volume.fstype"))
     return wrong
@@ -383,6 +386,12 @@ def _keyfile(value: Any) -> str:
     if any(within(path, top) for top in _NO_KEYS):
         raise _wrong(f"{path} is no place for a key", "write for example /etc/llmhost/keys/NAME.key")
     return path
+
+
+def _minute(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]", value, re.ASCII):
+        raise _wrong(f"{show(value)} is no time of day", 'write "HH:MM", in quotes, of the host\'s clock')
+    return value
 
 
 def _flag(value: Any) -> bool:
@@ -454,6 +463,7 @@ _VOLUME_PARSERS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "fstype": (_word_of("ext4", "xfs"), "ext4"),
     "discard": (_flag, False),
     "no_workqueue": (_flag, False),
+    "rekey_at": (_minute, None),
 }
 _VOLUME_KEYS = ("backend", "source", *_VOLUME_PARSERS)
 
