@@ -230,6 +230,8 @@ def test_an_empty_device_is_not_wiped_and_a_given_up_one_is(monkeypatch: pytest.
 def test_a_device_in_use_is_not_claimed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(devices, "number_of", lambda path: EMPTY.number)
     monkeypatch.setattr(devices.os.path, "realpath", lambda path: EMPTY.real)
+    monkeypatch.setattr(system, "run", lambda argv, timeout=0: subprocess.CompletedProcess(argv, 0, "", ""))
+    monkeypatch.setattr(devices, "openers", lambda numbers: [])
 
     def busy(path: str, flags: int) -> int:
         assert flags & devices.os.O_EXCL
@@ -317,3 +319,33 @@ def test_a_persistent_file_system_is_made_on_an_empty_mapping_only(monkeypatch: 
     with pytest.raises(HostError, match="carries xfs"):
         luks.make_filesystem(tier("keyfile"))
     assert [call[0] for call in calls] == ["wipefs", "wipefs"]
+
+
+def test_flags_of_an_open_volume_are_compared_with_the_map() -> None:
+    table = "0 8 crypt aes-xts-plain64 :64:logon:cryptsetup:x 0 254:16 32768 2 allow_discards sector_size:4096"
+    assert luks.flags_differ(tier("keyfile"), table)
+    assert not luks.flags_differ(tier("keyfile", discard=True), table)
+    assert luks.flags_differ(tier("keyfile", discard=True, no_workqueue=True), table)
+    more = table + " no_read_workqueue no_write_workqueue"
+    assert not luks.flags_differ(tier("keyfile", discard=True, no_workqueue=True), more)
+
+
+@pytest.mark.parametrize(
+    "found", [replace(GOOD, encrypted=False), replace(GOOD, encrypted=None), replace(GOOD, decoration="x")]
+)
+def test_no_key_is_made_in_the_clear(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: KeyFile) -> None:
+    of = tier("keyfile")
+    of["volume"]["keyfile"] = str(tmp_path / "keys" / "chat.key")
+    monkeypatch.setattr(luks, "look", lambda tier: found)
+    with pytest.raises(HostError, match="no key was made"):
+        luks.make_key(of)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_that_a_process_has_open_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "number_of", lambda path: EMPTY.number)
+    monkeypatch.setattr(devices.os.path, "realpath", lambda path: EMPTY.real)
+    monkeypatch.setattr(system, "run", lambda argv, timeout=0: subprocess.CompletedProcess(argv, 0, "", ""))
+    monkeypatch.setattr(devices, "openers", lambda numbers: ["pid 7 (qemu-system-x86)"])
+    with pytest.raises(HostError, match="pid 7"):
+        devices.claim(EMPTY)

@@ -423,3 +423,42 @@ def test_cron_renews_a_key_at_its_minute_as_root() -> None:
     assert [line for line in text.splitlines() if " purge " in line] == [
         "5 3 * * * root /usr/local/sbin/kvtier purge chat --confirm chat --who 'cron: rekey_at' >/dev/null 2>&1"
     ]
+
+
+@pytest.mark.parametrize(
+    ("tags", "stays"),
+    [
+        ("shared:30", False),  # a member of our peer group: an unmount here takes it along
+        ("master:30", False),  # a service that systemd gave a namespace of its own
+        ("shared:91 master:30", False),
+        ("shared:91", True),  # a container that copied the mount into a group of its own
+        ("master:12", True),
+        ("", True),
+    ],
+)
+def test_only_a_namespace_that_an_unmount_does_not_reach_holds_a_volume(tags: str, stays: bool) -> None:
+    here = "50 20 253:0 / /var/lib/vllm-kv rw shared:30 - ext4 /dev/mapper/llmhost_chat rw\n"
+    there = f"91 80 253:0 / /kv rw {tags + ' ' if tags else ''}- ext4 /dev/mapper/llmhost_chat rw\n"
+    other = "92 80 8:1 / /etc/hosts rw - ext4 /dev/sda1 rw\n"
+    peers = pins.peer_groups(here, "253:0")
+    assert pins.private_points(other + there, "253:0", peers) == (["/kv"] if stays else [])
+    # Once it is unmounted here, whoever still has it does not follow.
+    assert pins.private_points(there, "253:0", set()) == ["/kv"]
+
+
+@ROOT_ONLY
+def test_a_disk_that_was_pulled_out_does_not_keep_its_key(host: Host) -> None:
+    of = document(volume={"backend": "dmcrypt", "source": {"device": "/dev/disk/by-id/virtio-gone"}})["tiers"][0]
+    assert purge.judge_mapping(of, MAPPER._replace(files=[], below=("254:16",)), PLAIN) is None
+
+
+@ROOT_ONLY
+def test_a_full_disk_does_not_keep_a_key_alive(host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(receipt.fsio, "write_atomic", full)
+    doc = document()
+    made = purge.purge(doc["tiers"][0], doc, receipt.who("tests"), str(tmp_path / "receipts"))
+    assert made.content["keys_destroyed"] and made.content["result"] == "remains"
+    assert "no receipt was written" in made.content["messages"][0]

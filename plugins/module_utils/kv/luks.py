@@ -90,6 +90,10 @@ def make_key(tier: Tier) -> bool:
     path = tier["volume"]["keyfile"]
     if os.path.lexists(path):
         return False
+    # Once more at the last moment: what was mounted there may be gone, and the directory below it is in the clear.
+    below = look(tier)
+    if below.encrypted is not True or below.decoration is not None:
+        raise HostError(f"{path} would not lie on encrypted storage; no key was made")
     directory, name = os.path.split(path)
     if not os.path.isdir(directory):
         system.make_dirs(directory)
@@ -182,9 +186,15 @@ def flags(tier: Tier) -> list[str]:
     return wanted
 
 
+def flags_differ(tier: Tier, table: str) -> bool:
+    """True if an open volume does not have the flags of the map. table: as dmsetup prints it."""
+    have = set(table.split()) & {"allow_discards", "no_read_workqueue", "no_write_workqueue"}
+    return have != {flag.removeprefix("--").removeprefix("perf-").replace("-", "_") for flag in flags(tier)}
+
+
 def set_flags(tier: Tier) -> bool:
-    """Write the persistent flags of an open volume. True if there were any to write."""
-    if not flags(tier):
+    """Make an open volume and its header have the flags of the map, without closing it. True if they differed."""
+    if not flags_differ(tier, system.run(["dmsetup", "table", mapper_name(tier)], 60).stdout):
         return False
     keyfile = ["--key-file", tier["volume"]["keyfile"]]
     _run("cryptsetup", "refresh", "--persistent", *flags(tier), *keyfile, mapper_name(tier))
@@ -208,11 +218,11 @@ def erase(tier: Tier, device: Device | None) -> tuple[list[dict[str, Any]], list
     path = tier["volume"]["keyfile"]
     try:
         ours = os.getxattr(path, MARK, follow_symlinks=False) == tier["name"].encode()
-    except FileNotFoundError:
-        return destroyed, elsewhere
     except OSError:
         ours = False
-    if ours:
+    if not os.path.lexists(path):
+        elsewhere.append(f"key file {path}, which is not there now")
+    elif ours:
         os.unlink(path)
         destroyed.append({"mapping": path, "cipher": None, "kind": "key file"})
     else:

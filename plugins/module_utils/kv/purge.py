@@ -68,7 +68,8 @@ def judge_mapping(tier: Tier, found: Mapper, table: str) -> str | None:
     if kinds == [_ERROR]:
         return None
     if devices.of_device(tier):
-        if found.below != (devices.number_of(source["device"]),):
+        # A disk that was pulled out leaves its mapping, and its key in the kernel.
+        if os.path.exists(source["device"]) and found.below != (devices.number_of(source["device"]),):
             return f"/dev/mapper/{name} does not lie on {source['device']}"
     elif found.files != [source["file"]]:
         return f"/dev/mapper/{name} lies on {', '.join(found.files) or 'something else'}, not on {source['file']}"

@@ -85,7 +85,15 @@ class Receipt:
         }
 
     def write(self) -> None:
-        """Make the file say what is known now."""
+        """Make the file say what is known now. A full disk must not keep a key alive: then a message says so."""
+        try:
+            self._write()
+        except OSError as error:
+            text = f"no receipt was written: {error}"
+            if text not in self.content["messages"]:
+                self.content["messages"].append(text)
+
+    def _write(self) -> None:
         system.make_dirs(self.directory)
         info = os.lstat(self.directory)
         if not stat.S_ISDIR(info.st_mode) or info.st_uid != 0:

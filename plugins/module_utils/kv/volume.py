@@ -95,6 +95,7 @@ class Seen:
     tables_unsafe: str | None = None
     device: devices.Device | None = None
     key: luks.KeyFile | None = None
+    flags_differ: bool = False
 
     def is_ours(self) -> bool:
         """True if what is mounted at the path is the tier's own volume."""
@@ -239,15 +240,17 @@ def look(tier: Tier, table: Sequence[Mount]) -> Seen:
         return Seen(**found)
     found["crypttab"] = tuple(row for row in rows(crypttab) if row[0] == name or spec in row[1:2])
     device = "/dev/mapper/" + name
+    found["mapper"] = system.mapper(name)
     if not source:
         others = [(row[1], CRYPTTAB) for row in rows(crypttab) if len(row) > 1 and row[0] != name]
         found["device"] = devices.look(tier, others + [(row[0], FSTAB) for row in rows(fstab)])
     if luks.persistent(tier):
         found["key"] = luks.look(tier)
+        if found["mapper"] is not None:
+            found["flags_differ"] = luks.flags_differ(tier, system.run(["dmsetup", "table", name], 60).stdout)
     found["fstab"] = tuple(row for row in rows(fstab) if row[0] == device or tier["path"] in row[1:2])
     found["crypttab_same"] = with_line(crypttab, own_crypttab(tier), units.crypttab_line(tier)) == crypttab
     found["fstab_same"] = with_line(fstab, own_fstab(tier), units.fstab_line(tier)) == fstab
-    found["mapper"] = system.mapper(name)
     unit = units.cryptsetup_unit(tier)
     found["unit_active"] = system.show([unit], ("ActiveState",))[unit].get("ActiveState") == "active"
     return Seen(**found)
@@ -307,6 +310,9 @@ def judge(tier: Tier, seen: Seen, host: str, wipes: Sequence[dict[str, Any]] = (
     if seen.mounted is not None and not seen.is_ours():
         reason = f"{seen.mounted.source} ({seen.mounted.fstype}) is mounted at {path}"
         wrong("path", reason, "unmount it, or declare the tier with `volume: {backend: existing}`")
+    if seen.is_ours() and luks.persistent(tier) and seen.mounted and seen.mounted.fstype != tier["volume"]["fstype"]:
+        reason = "{} is {}, the map says {}".format(path, seen.mounted.fstype, tier["volume"]["fstype"])
+        wrong("volume.fstype", reason, "write the old one, or declare the tier absent, give its disk up and start anew")
     if seen.below and not seen.is_ours():
         wrong("path", "{} would be hidden by the mount".format(", ".join(seen.below)), "unmount it or use another path")
     return problems
@@ -411,7 +417,9 @@ def steps(tier: Tier, seen: Seen) -> list[str]:
     if not seen.exists:
         todo.append(f"create {path}")
     if seen.mapper is None:
-        todo.append(f"open {mapper_name(tier)} with a new key")
+        todo.append("open {}{}".format(mapper_name(tier), "" if luks.persistent(tier) else " with a new key"))
+    elif seen.flags_differ:
+        todo.append(f"set the flags of {mapper_name(tier)}")
     if not seen.is_ours():
         todo.append(f"mount {mapper_name(tier)} at {path}")
     if seen.bare is None or not seen.is_ours():

@@ -151,8 +151,8 @@ def _open_and_mount(tier: Tier, found: Seen) -> list[str]:
     if found.mapper is None:
         system.start(crypt)
         done.append(f"opened {mapper_name(tier)}")
-        if luks.persistent(tier) and luks.set_flags(tier):
-            done.append("wrote the flags of the LUKS header")
+    if luks.persistent(tier) and luks.set_flags(tier):
+        done.append(f"set the flags of {mapper_name(tier)}")
     if luks.persistent(tier) and not found.is_ours() and luks.make_filesystem(tier):
         done.append("made {} in {}".format(tier["volume"]["fstype"], mapper_name(tier)))
     if not found.is_ours():
