@@ -58,7 +58,7 @@ class Host:
         self.calls: list[list[str]] = []
         self.fails: dict[str, str] = {}
         self.held: list[list[pins.Pin]] = []
-        self.stuck = False
+        self.stuck = self.keeps = False
         monkeypatch.setattr(system, "run", self.run)
         monkeypatch.setattr(system, "mapper", lambda name: MAPPER if self.open else None)
         monkeypatch.setattr(system, "mounts", list)
@@ -82,7 +82,7 @@ class Host:
             elif verb == "message" and not (self.suspended and "crypt" in self.table):
                 return subprocess.CompletedProcess(argv, 1, "", "the target does not take messages now")
             elif verb == "wipe_table":
-                self.table, self.suspended = ERROR, False
+                self.table, self.suspended = self.table if self.keeps else ERROR, False
             elif verb == "table":
                 out = self.table
             elif verb == "remove" and not self.stuck:
@@ -150,6 +150,10 @@ def test_a_message_that_fails_never_leaves_the_mapping_suspended(host: Host) -> 
 def test_a_table_that_is_not_the_error_table_afterwards_is_no_success(host: Host) -> None:
     host.fails["wipe_table"] = "no"
     with pytest.raises(HostError):
+        purge.destroy_key("llmhost_chat", PLAIN)
+    del host.fails["wipe_table"]
+    host.keeps = True
+    with pytest.raises(HostError, match="run the purge again"):
         purge.destroy_key("llmhost_chat", PLAIN)
 
 
