@@ -122,6 +122,24 @@ def test_a_tier_without_a_flaw_passes_every_control():
     )
 
 
+@pytest.mark.parametrize(
+    ("until", "changes", "status", "words"),
+    [
+        ("9999-12-31", {}, "pass", "declared, not proven, until 9999-12-31: EBS, ticket 7"),
+        ("1970-01-02", {}, "fail", "not encrypted"),
+        ("9999-12-31", {"local": False}, "fail", "not local"),
+    ],
+)
+def test_encryption_that_no_host_can_see_is_shown_as_declared_and_ends(until, changes, status, words):
+    given = evidence()
+    attested = {"reason": "EBS, ticket 7", "until": until}
+    given.tier = document(volume={"backend": "existing", "attested": attested})["tiers"][0]
+    given.storage = Storage(PATH, encrypted=False, problems=["no layer below it encrypts"], **changes)
+    result = judge(given)["KV-02"]
+    assert result["status"] == status and words in result["message"]
+    assert result["evidence"]["attested"] is (until != "1970-01-02")
+
+
 def test_results_are_plain_json_on_one_line():
     for result in controls.judge(evidence()):
         json.dumps(result)

@@ -28,6 +28,8 @@ from . import (
     namespaces,
     prepare,
     progress,
+    purge,
+    purgecmd,
     state,
     walk,
 )
@@ -55,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), expiry.USAGE)
     except KeyError as error:
         return _fail(str(error.args[0]), expiry.USAGE)
-    except prepare.Refused as error:
+    except (prepare.Refused, purge.Refused) as error:
         return _fail(str(error), expiry.REFUSED)
     except (OSError, RuntimeError, fsio.UnsafePath) as error:
         return _fail(f"{options.command}: {error}", expiry.ERRORS)
@@ -106,6 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--metrics", metavar="FILE", help="also write Prometheus text there")
     command.add_argument("--max-seconds", type=float, default=60, metavar="N", help="bound of all walks together")
     command.set_defaults(run=_audit)
+
+    purgecmd.add(commands)
 
     command = commands.add_parser("status", help="how each tier stands")
     command.set_defaults(run=_status)
