@@ -94,8 +94,9 @@ found:
         found:
           description:
             - How it was found, one entry for each process, file or scan. C(kind) tells which, C(named_by) the
-              setting, C(default) whether the place is the engine's default. A process has C(pid), C(engine), C(version), C(user),
-              C(umask), C(unit) and C(container), a file C(file), C(unit), C(container), C(user) and C(umask).
+              setting, C(default) whether the place is the engine's default.
+            - A process has C(pid), C(engine), C(version), C(user), C(umask), C(unit) and C(container), a file C(file),
+              C(unit), C(container), C(user) and C(umask).
           type: list
           elements: dict
     listeners:
