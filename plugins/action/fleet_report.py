@@ -65,6 +65,7 @@ class ActionModule(ActionBase):
             verdict=report["verdict"],
             counts=report["counts"],
             hosts_failing=failing,
+            hosts_undeclared=[host["name"] for host in report["hosts"] if host["undeclared"]],
         )
         return result
 

@@ -106,4 +106,9 @@ hosts_failing:
   returned: success
   type: list
   elements: str
+hosts_undeclared:
+  description: The hosts that hold KV state which no data map names.
+  returned: success
+  type: list
+  elements: str
 """
