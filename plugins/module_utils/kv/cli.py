@@ -27,6 +27,7 @@ from . import (
     metrics,
     mounts,
     namespaces,
+    orphans,
     prepare,
     progress,
     state,
@@ -254,7 +255,9 @@ def _audit(document: Document, options: argparse.Namespace) -> int:
     if options.metrics:
         runs = {tier["name"]: state.read_run(tier) for tier in datamap.file_tiers(document)}
         try:
-            fsio.write_atomic(options.metrics, metrics.render(result, runs, now).encode("utf-8"), 0o644)
+            fsio.write_atomic(
+                options.metrics, metrics.render(result, runs, now, _space(document), _orphaned()).encode("utf-8"), 0o644
+            )
         except OSError as error:
             # Without node_exporter there is no directory for it; the audit itself must not be lost with that.
             syslog.syslog(syslog.LOG_NOTICE, f"metrics not written to {options.metrics}: {error.strerror}")
@@ -272,6 +275,26 @@ def _audit(document: Document, options: argparse.Namespace) -> int:
                 _say(f"{entry['status']:8} {entry['control']} {entry['tier']}: {entry['message']}. {entry['remedy']}")
         _say(f"verdict: {result['verdict']}")
     return expiry.OK if result["verdict"] == "pass" else _FAILED_CONTROLS
+
+
+def _space(document: Document) -> dict[str, tuple[int, int]]:
+    """Free bytes and size of the file system of each tier that is there."""
+    found = {}
+    for tier in datamap.file_tiers(document):
+        try:
+            with fsio.opened(tier["path"]) as fd:
+                if mounts.problem(tier, fd) is None:
+                    space = os.fstatvfs(fd)
+                    found[tier["name"]] = (space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize)
+        except (OSError, fsio.UnsafePath):
+            continue
+    return found
+
+
+def _orphaned() -> tuple[int, int] | None:
+    """How many files and bytes of shared memory nobody maps."""
+    found = orphans.find()
+    return None if found is None else (len(found), sum(one.size for one in found))
 
 
 def _waivers(path: str) -> list[Any]:

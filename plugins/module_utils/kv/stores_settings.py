@@ -27,6 +27,8 @@ ENVIRONMENT = re.compile(
     r"|SGLANG_HICACHE_(?:FILE|NIXL)_BACKEND_STORAGE_DIR|SGLANG_HICACHE_(?:HF3FS|MOONCAKE)_CONFIG_PATH",
     re.ASCII,
 )
+# What vLLM names its file in /dev/shm (v1/kv_offload/cpu/shared_offload_region.py).
+SHARED_MEMORY = re.compile(r"vllm_offload_.+\.mmap(?:\.\d{1,2})?", re.ASCII)
 # Files by which a value may be meant: arguments that name one.
 _CONFIG = ("--config", "--lmcache-config", "--lmcache-config-file")
 _MAX_CONNECTORS = 32
