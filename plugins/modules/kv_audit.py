@@ -162,11 +162,24 @@ failed_controls:
   type: list
   elements: str
   sample: ["KV-03 chat"]
+history:
+  description: What C(kvtier audit) kept of the last 720 audits of this host. Times are in seconds since 1970 (UTC).
+  returned: success
+  type: list
+  elements: dict
+history_problems:
+  description: Where the hash chain of the history is broken or damaged.
+  returned: success
+  type: list
+  elements: str
 """
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import controls, datamap
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import controls, datamap, history
+
+# So many past audits are returned: a month of them.
+HISTORY = 720
 
 
 def main() -> None:
@@ -184,14 +197,17 @@ def main() -> None:
     given = module.params["data_map"]
     try:
         document = datamap.load() if given is None else datamap.validate(given, "data_map")
-        given_by_name = {name: module.params[name] for name in ("waivers", "max_seconds", "buckets")}
-        audit = controls.audit(document, **given_by_name)
+        options = {name: module.params[name] for name in ("waivers", "max_seconds", "buckets")}
+        audit = controls.audit(document, past=history.read(), **options)
     except datamap.MapError as error:
         module.fail_json(msg=str(error))
     failed = [
         "{control} {tier}".format(**result) for result in audit["results"] if result["status"] in ("fail", "unknown")
     ]
-    module.exit_json(changed=False, audit=audit, failed_controls=failed)
+    kept = past.lines[-HISTORY:]
+    module.exit_json(
+        changed=False, audit=audit, failed_controls=failed, history=kept, history_problems=past.problems[:HISTORY]
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
-from . import discovery, evidence_engine, judge_blocks, judge_bucket, judge_engine, judge_place
+from . import discovery, evidence_engine, history, judge_blocks, judge_bucket, judge_engine, judge_place
 from .datamap import PATH, Document, Tier, merge
 from .evidence_tier import Evidence, Host, collect, host_facts
 from .judge import FAIL, NOT_APPLICABLE, STATUSES, UNKNOWN, WAIVED, Verdict, clean
@@ -186,11 +186,13 @@ def audit(
     max_seconds: float = MAX_SECONDS,
     map_path: str = PATH,
     buckets: Mapping[str, Any] | None = None,
+    past: history.History | None = None,
 ) -> dict[str, Any]:
     """Judge every tier of a validated data map on this host, and those of the installed map that it left out.
 
     Changes nothing. now: Unix time in seconds; max_seconds: what the walks through all tiers may take together;
-    map_path: the installed map; buckets: answers of bucket_lifecycle_info by tier, None where no bucket was asked.
+    map_path: the installed map; buckets: answers of bucket_lifecycle_info by tier, None where no bucket was asked;
+    past: the history of audits, None if it is not judged.
     """
     now = time.time() if now is None else now
     end = time.monotonic() + max_seconds
@@ -204,5 +206,7 @@ def audit(
         share = max(0.0, end - time.monotonic()) / max(1, left)
         results += _audit_tier(tier, host, time.monotonic() + share, buckets)
         left -= tier in walked
+    if past is not None:
+        results = history.judge(results, past, now)
     results = apply_waivers(results, waivers, now, [tier["name"] for tier in document["tiers"]])
     return report(document, results, now)
