@@ -50,9 +50,10 @@ def call(monkeypatch: pytest.MonkeyPatch, name: str, data_map: Any, check: bool 
 
     class Fake:
         def __init__(self, argument_spec: dict[str, Any], supports_check_mode: bool) -> None:
-            assert argument_spec == {"data_map": {"type": "dict", "required": True}}
+            assert argument_spec.pop("data_map") == {"type": "dict", "required": True}
+            assert set(argument_spec) == ({"restart"} if name == "kv_preflight" else set())
             assert supports_check_mode
-            self.params, self.check_mode = {"data_map": data_map}, check
+            self.params, self.check_mode = {"data_map": data_map, "restart": "never"}, check
 
         def exit_json(self, **result: Any) -> None:
             raise Exit(result)
