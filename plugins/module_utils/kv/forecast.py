@@ -14,6 +14,7 @@ from typing import Any
 
 from . import access, account, discovery, evidence_engine, fsio, system, volume, walk
 from .datamap import Document, Tier, file_tiers
+from .standing import span
 from .stores import STORES, parse_version
 from .survey import Policy
 
@@ -151,14 +152,6 @@ def size_text(size: int) -> str:
     return f"{size} bytes"
 
 
-def age_text(seconds: float) -> str:
-    """A span of time for people."""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def tell(forecast: Forecast, restart: str) -> list[str]:
     """One line for each engine and each cache; empty if the run costs nothing."""
     lines = []
@@ -168,13 +161,13 @@ def tell(forecast: Forecast, restart: str) -> list[str]:
         if one.memory_bytes:
             text += f". It loses {size_text(one.memory_bytes)} of memory tier"
         if one.start_seconds is not None:
-            text += f". Its last start took {age_text(one.start_seconds)}"
+            text += f". Its last start took {span(one.start_seconds)}"
         else:
             text += ". How long it takes to start is not told by its unit"
         lines.append(text)
     for cache in forecast.caches:
         least = "" if cache.complete else "at least "
-        gathered = "" if cache.seconds is None else f". They took {age_text(cache.seconds)} to gather"
+        gathered = "" if cache.seconds is None else f". They took {span(cache.seconds)} to gather"
         lines.append(
             f"{forecast.host}: tier {cache.tier} loses {least}{cache.blocks} blocks, {size_text(cache.bytes)}, "
             f"in {cache.path}: {cache.fate}{gathered}"
