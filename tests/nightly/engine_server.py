@@ -114,9 +114,17 @@ def installed() -> Path:
 
 @contextlib.contextmanager
 def running(
-    engine: Path, log: Path, size: int = SIZE, host_bytes: int = 40 * PAGE, more: tuple[object, ...] = ()
+    engine: Path,
+    log: Path,
+    size: int = SIZE,
+    host_bytes: int = 40 * PAGE,
+    more: tuple[object, ...] = (),
+    environ: dict[str, str] | None = None,
 ) -> Iterator[Server]:
-    """The engine at work. size: bytes of the tier; host_bytes: of the memory tier; more: of the command line. Root."""
+    """The engine at work, as root's child with an account of its own.
+
+    size: bytes of the tier; host_bytes: of the memory tier; more: of the command line; environ: on top of its own.
+    """
     with contextlib.ExitStack() as stack:
         for directory in (TIER, PLACE):
             directory.mkdir()
@@ -152,6 +160,7 @@ def running(
         command += ["--num-gpu-blocks-override", 40, "--max-model-len", 1024, "--enforce-eager", "--config", config]
         path = f"{python.parent}:/usr/bin:/bin"
         environment = {**OFFLINE, "PYTHONPATH": str(PLACE), "HOME": str(home), "PATH": path, "TMPDIR": str(home)}
+        environment |= environ or {}
         account: dict[str, Any] = {"user": UID, "group": UID, "extra_groups": [], "umask": 0o077, "cwd": home}
         with log.open("wb") as said:
             process = subprocess.Popen(

@@ -21,7 +21,7 @@ LIMIT = 55 * 60  # of the whole gate, on two cores, from nothing
 
 # Nobody's hosts may be hardened by a test, and no stage be narrowed by what was meant for another target.
 NOT_FOR_STAGES = set(
-    "ARGS CORE INVENTORY KEEP MAKEFLAGS MAKELEVEL MAKEOVERRIDES MFLAGS MINUTES RELEASE SCENARIO".split()
+    "ARGS CORE INVENTORY KEEP MAKEFLAGS MAKELEVEL MAKEOVERRIDES MFLAGS MINUTES OLD PYTHON RELEASE SCENARIO".split()
 )
 
 # The closing lines are read, so nobody may colour them.
@@ -53,13 +53,15 @@ GATE = [
     Stage("soak", 180, ["soak"], beside=True, shows=r"2 of 2 releases held all of it"),
     Stage("lint", 200, ["lint"]),
     Stage("unit", 240, ["unit"]),
-    Stage("sanity", 300, ["sanity"]),
     Stage("molecule", 1500, ["molecule"], beside=True, needs="testbed"),
+    Stage("sanity", 300, ["sanity"]),
     Stage("importer", 90, ["importer"]),
     Stage("integration", 480, ["integration"]),
     Stage("harden", 480, ["harden"], needs="molecule", shows=TABLE),
 ]
 REST = [
+    Stage("unit managed", 600, ["unit-managed"]),
+    Stage("ee", 60, ["ee"]),
     *(Stage(f"sanity {core}", 180, ["sanity", f"CORE={core}"]) for core in ("2.17", "2.18", "2.20", "2.21")),
     Stage("incumbent", 120, ["incumbent"]),
     Stage("rgw", 300, ["rgw"]),

@@ -53,9 +53,9 @@ _SEPARATOR = "/"
 Fields = tuple[int, int, int, int, int, float, float]
 
 
-def settled(ctime: int, visited: int) -> bool:
-    """True if a directory with this ctime, read at or after visited (both nanoseconds), may be believed later."""
-    return ctime < visited - RACY_NS
+def settled_before(visited: int) -> int:
+    """A directory read at or after visited may be believed later if its ctime was before this (both nanoseconds)."""
+    return visited - RACY_NS
 
 
 def shard_name(top: str, below: str) -> str:

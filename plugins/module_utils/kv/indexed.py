@@ -13,10 +13,10 @@ import time
 from typing import Any
 
 from .caps import CappedWalk
-from .index import Fields, Index, decode_unit, encode_unit, settled, shard_name
+from .index import Fields, Index, decode_unit, encode_unit, settled_before, shard_name
 from .stores import Dir
 from .survey import DONE, NS
-from .walk import Unit
+from .walk import SMALL, Unit
 from .workers import SharedWalk
 
 # mtimes are compared as fractions of seconds, which are not exact.
@@ -39,7 +39,7 @@ class IndexedWalk(SharedWalk):
         self._new: dict[str, bytes] = {}
         self._changed = self._known = 0
         self._read: dict[str, Fields] = {}
-        self._visited = 0
+        self._settled_before = 0
 
     def _run_units(self, units: list[Unit]) -> None:
         for unit in units:
@@ -65,19 +65,19 @@ class IndexedWalk(SharedWalk):
     def _leaves(self, fd: int, info: os.stat_result, unit: str, level: Dir, path: str, reachable: bool) -> bool:
         """All leaves of one unit: passed over where the index allows it, read otherwise. True if there is nothing."""
         before = self._files_seen
-        self._visited = time.time_ns()
-        subdirs = self._scan(fd, level, path, reachable)
-        old = decode_unit(self._old.pop(unit, b""))
-        known = {} if self.full else old
+        self._settled_before = settled_before(time.time_ns())
+        listed = self._listed(fd, info, level, path, reachable)
+        old_data = self._old.pop(unit, b"")
+        known = {} if self.full else decode_unit(old_data)
         passed: dict[str, Fields] = {}
-        unread: list[tuple[str, Dir]] = []
+        unread: list[str] = []
         self._read = {}
         device, owner_uid, look = info.st_dev, self.owner_uid, os.stat
         limit = self.now - self.policy.retention + _SLACK
         grace = int((self.now - self.policy.dir_grace + _SLACK) * NS)
         blocks = size = loose = 0
         oldest, newest = float("inf"), -float("inf")
-        for name, below in subdirs:
+        for name in listed:
             leaf = known.get(name)
             if leaf is not None:
                 try:
@@ -105,20 +105,52 @@ class IndexedWalk(SharedWalk):
                             newest = leaf[6]
                         self._pass_over(leaf)
                     continue
-            unread.append((name, below))
-        self._below(fd, unread, path, reachable)
+            unread.append(name)
+        self._below(fd, self._known_dirs(fd, unread, level, path, reachable), path, reachable)
         self.found.dirs += len(passed)
         self.found.skipped += len(passed)
         self.found.loose_dirs += loose
         if blocks:
             self._count_blocks(blocks, size, oldest, newest)
+        self._keep(unit, old_data, passed, len(known))
+        return not listed and self._files_seen == before
+
+    def _listed(self, fd: int, info: os.stat_result, level: Dir, path: str, reachable: bool) -> list[str]:
+        """Names of the leaves in one directory; of a small one all names: what is no leaf's is judged after that."""
+        if level.leaf is None or info.st_size > SMALL:
+            return [name for name, _below in self._scan(fd, level, path, reachable)]
+        try:
+            names = os.listdir(fd)
+        except OSError as error:
+            self._error(error)
+            return []
+        self._files_seen += len(names)
+        return names
+
+    def _known_dirs(self, fd: int, names: list[str], level: Dir, path: str, reachable: bool) -> list[tuple[str, Dir]]:
+        """Those of the names that a leaf may have, with its level; the others are judged."""
+        subdirs: list[tuple[str, Dir]] = []
+        for name in names:
+            below = level.dir_for(name)
+            if below is None:
+                self._name(fd, name, level, path, reachable)
+            else:
+                subdirs.append((name, below))
+        return subdirs
+
+    def _keep(self, unit: str, old_data: bytes, passed: dict[str, Fields], known: int) -> None:
+        """What the index shall hold of a unit, and how much of that is new."""
+        if len(passed) == known and passed and not self._read:
+            self._known += known
+            self._new[unit] = old_data
+            return
         leaves = {**passed, **self._read}
-        self._changed += sum(old.get(name) != leaf for name, leaf in self._read.items()) + len(
-            old.keys() - leaves.keys()
-        )
         self._known += len(leaves)
-        self._new[unit] = encode_unit(unit, leaves)
-        return not subdirs and self._files_seen == before
+        data = self._new[unit] = encode_unit(unit, leaves)
+        if data != old_data:
+            old = decode_unit(old_data)
+            changed = sum(old.get(name) != leaf for name, leaf in self._read.items())
+            self._changed += changed + len(old.keys() - leaves.keys())
 
     def _pass_over(self, leaf: Fields) -> None:
         """Blocks that were not looked at count as old as the oldest of their leaf."""
@@ -129,7 +161,7 @@ class IndexedWalk(SharedWalk):
             slot[1] += leaf[4]
 
     def _note_leaf(self, info: os.stat_result, leaf: str, blocks: int, size: int, oldest: float, newest: float) -> None:
-        if settled(info.st_ctime_ns, self._visited):
+        if info.st_ctime_ns < self._settled_before:
             self._read[leaf] = (info.st_ino, info.st_mtime_ns, info.st_ctime_ns, blocks, size, oldest, newest)
 
     def _enter_shard(self, top: str, unit: str) -> None:

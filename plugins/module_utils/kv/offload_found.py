@@ -57,6 +57,10 @@ def config_file(words: Sequence[str]) -> str | None:
     return None
 
 
+# Of a dotted option: anybody can start a process with a longer one.
+_DEEPEST = 32
+
+
 def _name(word: str) -> str:
     """An option's name as the engine compares it: dashes and underscores are one up to the first dot."""
     head, dot, rest = word.partition("=")[0].partition(".")
@@ -113,7 +117,7 @@ def settings_of(words: Sequence[str], config: str | None = None) -> Settings:
             given[name] = _value(following)
         elif name.startswith((_TRANSFER + ".", _EVENTS + ".")):
             option, _dot, rest = name.partition(".")
-            given[option] = _set(given.get(option), rest.split("."), _value(following))
+            given[option] = _set(given.get(option), rest.split(".", _DEEPEST), _value(following))
         elif word == "serve" and following and not following.startswith("-"):
             given.setdefault(_MODEL, following)
     settings.transfer, settings.events = given.get(_TRANSFER), given.get(_EVENTS)

@@ -60,6 +60,12 @@ class Dir:
         first = self.files[0] if self.files else None
         return first.pattern.fullmatch if first and first.kind == BLOCK and not first.magic else None
 
+    @cached_property
+    def leaf(self) -> Dir | None:
+        """The level below, where nothing else may lie here and nothing but plain blocks there."""
+        below = self.dirs[0] if len(self.dirs) == 1 and not self.files else None
+        return below if below is not None and below.plain_block and not below.dirs else None
+
     def dir_for(self, name: str) -> Dir | None:
         """The level that a subdirectory called name belongs to, or None for a stranger."""
         for level in self.dirs:

@@ -25,10 +25,11 @@ __all__ = ["Policy", "Stop", "Survey", "Walk", "destroy", "foreign", "printable"
 # So many entries of one directory are judged between two looks at the time.
 _STRIDE = 1024
 # A directory file of at most so many bytes is listed at once; a larger one is read entry by entry.
-_SMALL = 1 << 16
+SMALL = 1 << 16
 # Of a plain block: a regular file that is closed to group and others.
 _PLAIN_MASK = 0o170077
 _NEVER = float("inf")
+_AGE_LIMITS = (-_NEVER, *AGE_BOUNDS, _NEVER)
 
 
 class Stop(Exception):
@@ -189,13 +190,19 @@ class Walk:
         """
         open_subdir, fstat, listdir, look, close = fsio.open_subdir, os.fstat, os.listdir, os.stat, os.close
         now, retention, owner_uid, ages = self.now, self.policy.retention, self.owner_uid, self._age_counts
-        pause, age_slot, kept, seen_plain = self.pause, bisect.bisect_right, self._kept, self._seen_plain
-        dirs = entries = blocks = size = 0
+        pause, kept, seen_plain = self.pause, self._kept, self._seen_plain
+        small, plain_mask, plain_mode, youngest = SMALL, _PLAIN_MASK, stat.S_IFREG, -FUTURE_SLACK
+        dirs = entries = blocks = size = slot = 0
         oldest, newest = _NEVER, -_NEVER
+        # Blocks of about one age follow each other: the slot of the last one is the first guess.
+        from_age = to_age = _NEVER
+        is_block: Callable[[str], object] | None = None
+        last_level: Dir | None = None
         try:
             for directory, level in subdirs:
-                is_block = level.plain_block
-                if is_block is None or level.dirs:
+                if level is not last_level:
+                    is_block, last_level = None if level.dirs else level.plain_block, level
+                if is_block is None:
                     self._subtree(parent, directory, level, f"{path}/{directory}", reachable)
                     continue
                 try:
@@ -205,7 +212,7 @@ class Walk:
                     continue
                 try:
                     info = fstat(fd)
-                    if info.st_size > _SMALL or info.st_mode & 0o077 or info.st_uid != owner_uid:
+                    if info.st_size > small or info.st_mode & 0o077 or info.st_uid != owner_uid:
                         where = f"{path}/{directory}"
                         self._count_dir(info, where)
                         empty = self._inside(fd, info, level, where, reachable and _open_to_others(info))
@@ -230,14 +237,17 @@ class Walk:
                             mtime = seen.st_mtime
                             age = now - mtime
                             if (
-                                seen.st_mode & _PLAIN_MASK == stat.S_IFREG
+                                seen.st_mode & plain_mask == plain_mode
                                 and seen.st_uid == owner_uid
                                 and seen.st_nlink == 1
-                                and -FUTURE_SLACK <= age < retention
+                                and youngest <= age < retention
                             ):
                                 plain += 1
                                 plain_size += seen.st_size
-                                ages[age_slot(AGE_BOUNDS, age)] += 1
+                                if not from_age <= age < to_age:
+                                    slot = bisect.bisect_right(AGE_BOUNDS, age)
+                                    from_age, to_age = _AGE_LIMITS[slot], _AGE_LIMITS[slot + 1]
+                                ages[slot] += 1
                                 if mtime < first:
                                     first = mtime
                                 if mtime > last:
