@@ -23,6 +23,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv.discovery imp
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.encryption import Key, Roots, Storage
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_engine import Running
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_host import Account, Cron, Unit
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_spill import Spill
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_tier import (
     Covered,
     Evidence,
@@ -49,7 +50,7 @@ SETTINGS = "--kv-transfer-config=" + json.dumps(
         },
     }
 )
-JUDGED = ["KV-02", "KV-03", "KV-04", "KV-05", "KV-06", "KV-07", "KV-08", "KV-13", "KV-14"]
+JUDGED = ["KV-%02d" % number for number in (*range(1, 9), *range(12, 17))]
 
 
 def document(**changes):
@@ -107,6 +108,7 @@ def evidence():
         engines=[Found(77, "vllm.service", "0.29.0", "/venv/lib")],
         running=[Running(77, "vllm.service", ("vllm", "serve", "m", SETTINGS), None, "0.29.0", "/venv/lib", "3.12")],
         record=record(tier),
+        spill=Spill(tagged=True, free_bytes=1 << 29, total_bytes=1 << 30, free_files=1000, total_files=2000),
     )
 
 
@@ -412,7 +414,7 @@ def test_a_vanished_tier_fails_kv01_and_is_audited_in_full():
     given = evidence()
     given.tier["state"] = "vanished"
     results = judge(given)
-    assert list(results) == ["KV-01", *JUDGED]
+    assert list(results) == JUDGED
     assert results["KV-01"]["status"] == "fail"
     assert results["KV-02"]["status"] == "pass"
 
@@ -585,7 +587,7 @@ def test_a_tier_that_left_the_map_is_audited_from_the_installed_one(tier_path, t
     monkeypatch.setattr(evidence_host, "installed_map", lambda path: (old, None))
     found = controls.audit(datamap.normalise([], "gpu1"), map_path="ignored")
     assert [result["status"] for result in found["results"] if result["control"] == "KV-01"] == ["fail"]
-    assert len(found["results"]) == 1 + len(JUDGED)
+    assert len(found["results"]) == len(JUDGED)
 
 
 def test_what_lies_open_at_the_path_before_hardening_is_counted(tier_path, tmp_path):

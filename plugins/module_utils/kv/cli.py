@@ -16,22 +16,20 @@ from typing import Any, Callable
 
 from . import (
     account,
-    clock,
     controls,
     datamap,
-    discovery,
     expiry,
     fsio,
     history,
     holders,
     metrics,
-    mounts,
     namespaces,
     orphans,
     prepare,
     progress,
     purge,
     purgecmd,
+    standing,
     state,
     walk,
 )
@@ -42,7 +40,6 @@ VERSION = "0.1.0"
 _FAILED_CONTROLS = 1
 MAX_LISTED = 1000
 WAIVERS = "/etc/llmhost/waivers.json"
-_STATUS_SECONDS = 2.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -340,68 +337,7 @@ def _history(document: Document, options: argparse.Namespace) -> int:
 
 
 def _status(document: Document, options: argparse.Namespace) -> int:
-    now = time.time()
-    worst = expiry.OK
-    for tier in datamap.file_tiers(document, ("present", "vanished", "planned")):
-        line, good = status_line(tier, now)
+    found = standing.of_host(document, time.time())
+    for line in standing.render(document["host"], found):
         _say(line)
-        dead = dead_line(tier)
-        if dead:
-            _say(dead)
-        worst = max(worst, expiry.OK if good else _FAILED_CONTROLS)
-    return worst
-
-
-def status_line(tier: Tier, now: float) -> tuple[str, bool]:
-    """How a tier stands, in one line that ends with what to do, and whether all is well."""
-    head = f"{tier['name']} ({tier['path']}):"
-    if tier["state"] == "planned":
-        return f"{head} planned, not in use", True
-    try:
-        with fsio.opened(tier["path"]) as fd:
-            wrong = mounts.problem(tier, fd)
-    except (OSError, fsio.UnsafePath) as error:
-        wrong = f"{error}; run systemctl start llmhost-tier@{tier['name']}.service"
-    if wrong:
-        return f"{head} NOT THERE. {wrong}", False
-    record = state.read_run(tier)
-    if record is None:
-        return f"{head} no expiry has run. See kvtier expire {tier['name']}", False
-    ago = now - record["started"]
-    oldest = "none" if record["oldest_mtime"] is None else _age(now - record["oldest_mtime"])
-    line = (
-        f"{head} {record['blocks']} blocks, {record['block_bytes'] >> 20} MiB, oldest {oldest} "
-        f"of {_age(tier['retention_minutes'] * 60)} allowed; last expiry {_age(ago)} ago"
-    )
-    if record["finished"] is None or record["exit"] != expiry.OK:
-        code = record["exit"]
-        meaning = expiry.EXIT_CODES.get(code, "unknown") if code is not None else "it did not end"
-        return f"{line}: FAILED. {'; '.join(record['messages'][:2]) or meaning}", False
-    if ago > 2 * 60 * tier["expire_every_minutes"]:
-        return f"{line}: STALE. Look at systemctl status cron and /etc/cron.d/llmhost", False
-    return f"{line}: good", True
-
-
-def dead_line(tier: Tier) -> str | None:
-    """What a tier holds that its engine cannot read any more, in one line with what to do; None if nothing is known."""
-    try:
-        engines = discovery.engines(tier, account.uid_of(tier["owner"]))
-        with fsio.opened(tier["path"]) as fd:
-            until = time.monotonic() + _STATUS_SECONDS
-            judged = namespaces.judge(tier, fd, engines, discovery.processes(), clock.synchronised(), until)
-    except (OSError, KeyError, fsio.UnsafePath):
-        return None
-    if judged.unknown or not judged.dead:
-        return None
-    names = ", ".join(walk.printable(one.name) for one in judged.dead[:3])
-    return (
-        f"  {len(judged.dead)} dead namespaces, {sum(one.size for one in judged.dead) >> 20} MiB ({names}): "
-        f"kvtier expire {tier['name']} --dead-namespaces"
-    )
-
-
-def _age(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    return expiry.OK if all(one.good for one in found) else _FAILED_CONTROLS

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
-from . import discovery, evidence_engine, history, judge_blocks, judge_bucket, judge_engine, judge_place
+from . import discovery, evidence_engine, history, judge_blocks, judge_bucket, judge_engine, judge_place, judge_spill
 from .datamap import PATH, Document, Tier, merge
 from .evidence_tier import Evidence, Host, collect, host_facts
 from .judge import FAIL, NOT_APPLICABLE, STATUSES, UNKNOWN, WAIVED, Verdict, clean
@@ -31,7 +31,7 @@ class Control(NamedTuple):
 
 
 CONTROLS: dict[str, Control] = {
-    "KV-01": Control("declared", "high", None),
+    "KV-01": Control("declared", "high", judge_spill.declared),
     "KV-02": Control("local encrypted volume", "high", judge_place.encrypted_volume),
     "KV-03": Control("owned and closed", "high", judge_place.owned_and_closed),
     "KV-04": Control("no readable block", "high", judge_blocks.no_readable_block),
@@ -41,8 +41,11 @@ CONTROLS: dict[str, Control] = {
     "KV-08": Control("no leftovers", "medium", judge_blocks.no_leftovers),
     # Of buckets alone, from the answer that a playbook brings.
     "KV-09": Control("bucket expires", "high", None),
+    "KV-12": Control("no spill", "high", judge_spill.no_spill),
     "KV-13": Control("settings are safe", "high", judge_blocks.settings_safe),
     "KV-14": Control("live expiry is safe", "high", judge_blocks.live_expiry_safe),
+    "KV-15": Control("room left", "medium", judge_spill.room_left),
+    "KV-16": Control("no copies", "medium", judge_spill.no_copies),
 }
 # Not a control of the host: reports a waiver that is void.
 WAIVER = Control("waivers are valid", "medium", None)
@@ -75,9 +78,10 @@ def judge(evidence: Evidence) -> list[Result]:
         gone = evidence.place.missing
         results.append(_result("KV-01", name, judge_place.vanished(evidence.tier, not gone)))
         if gone:
-            return results + _all(evidence.tier, NOT_APPLICABLE, "nothing lies at its path any more")
+            rest = _all(evidence.tier, NOT_APPLICABLE, "nothing lies at its path any more")
+            return results + [one for one in rest if one["control"] != "KV-01"]
     for control, entry in CONTROLS.items():
-        if entry.judge:
+        if entry.judge and not (results and control == "KV-01"):
             results.append(_result(control, name, entry.judge(evidence)))
     return results
 

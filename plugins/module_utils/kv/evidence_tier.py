@@ -10,7 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import clock, discovery, encryption, evidence_engine, evidence_host, fsio, namespaces, posture, state, walk
+from . import (
+    clock,
+    discovery,
+    encryption,
+    evidence_engine,
+    evidence_host,
+    evidence_spill,
+    fsio,
+    namespaces,
+    posture,
+    state,
+    walk,
+)
 from .datamap import Document, Tier
 from .encryption import Roots, Storage
 from .evidence_host import Account, Cron, Unit
@@ -107,6 +119,7 @@ class Evidence:
     running: Sequence[evidence_engine.Running] = ()
     record: dict[str, Any] | None = None
     dead: namespaces.Judgement | None = None
+    spill: evidence_spill.Spill = field(default_factory=evidence_spill.Spill)
 
     @property
     def owner(self) -> int:
@@ -214,6 +227,7 @@ def collect(tier: Tier, host: Host, deadline: float | None = None, roots: Roots 
         units=evidence_host.units_of(names, roots),
         engines=discovery.engines(tier, account.uid) if host.processes is not None else [],
         record=state.read_run(tier),
+        spill=evidence_spill.look(path, processes, host, roots),
     )
     evidence.running = evidence_engine.running(processes, evidence.engines, roots.proc)
     if not place.exists:

@@ -124,6 +124,7 @@ class Store:
     None with live=True means every version; live=False means only when stopped.
     keys: names of the parts of an object's key below the tier's key prefix, for a store in a bucket.
     evidence: OBSERVED if a real writer made these names here, else FROM_SOURCE.
+    found_again_from: an engine before that version gives its blocks new names at each start, unless told not to.
     namespaces: None if what no configuration can read any more cannot be told by names and times.
     """
 
@@ -140,6 +141,7 @@ class Store:
     evidence: str = FROM_SOURCE
     namespaces: Namespaces | None = None
     keys: Dir | None = None
+    found_again_from: Version | None = None
 
     @property
     def has_files(self) -> bool:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -115,6 +116,11 @@ def drop_in_path(service: str) -> str:
     return os.path.join(UNIT_DIR, service + ".d", DROP_IN)
 
 
+def template_of(service: str) -> str:
+    """The template that an instance (vllm@a.service) is made from; any other unit itself."""
+    return re.sub(r"@[^@]*\.service$", "@.service", service)
+
+
 def wanted_by(tier: Tier) -> str:
     """The unit that starts the prepare unit: the mount, at each time it appears, or the boot."""
     return mount_unit(tier["path"]) if has_own_volume(tier) else BOOT_TARGET
@@ -190,8 +196,10 @@ def prepare_unit(tier: Tier) -> str:
 
 def drop_in(service: str, tiers: Sequence[dict[str, Any]]) -> str:
     """The drop-in of one writer's unit, for all tiers that it writes."""
+    # An instance's drop-in hides its template's of the same name, so it has to say all of it.
+    names = {service, template_of(service)}
     mine = sorted(
-        (tier for tier in tiers if service in tier["services"] and tier["path"]), key=lambda tier: tier["name"]
+        (tier for tier in tiers if names & set(tier["services"]) and tier["path"]), key=lambda tier: tier["name"]
     )
     prepare = " ".join(prepare_name(tier) for tier in mine)
     if service in CONTAINER_DAEMONS:
