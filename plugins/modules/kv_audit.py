@@ -198,7 +198,8 @@ def main() -> None:
     try:
         document = datamap.load() if given is None else datamap.validate(given, "data_map")
         options = {name: module.params[name] for name in ("waivers", "max_seconds", "buckets")}
-        audit = controls.audit(document, past=history.read(), **options)
+        past = history.read()
+        audit = controls.audit(document, past=past, **options)
     except datamap.MapError as error:
         module.fail_json(msg=str(error))
     failed = [
