@@ -285,7 +285,7 @@ def test_status_says_how_a_tier_stands_and_what_to_do(host, capsys, monkeypatch)
         code, line = status(host, capsys)
     assert code == 1 and "STALE" in line and "do: systemctl status cron" in line
     with monkeypatch.context() as patch:
-        open_umask = discovery.Process(7, 1, "x", ("x",), "vllm.service", 1, 0o022, "0", 0)
+        open_umask = discovery.Process(os.getpid(), 1, "x", ("x",), "vllm.service", 1, 0o022, "0", 0)
         patch.setattr(discovery, "of_services", lambda services: [open_umask])
         code, line = status(host, capsys)
     assert code == 1 and "RESTART PENDING of vllm.service" in line and "do: systemctl restart vllm.service" in line

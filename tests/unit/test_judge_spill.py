@@ -47,6 +47,7 @@ FLAWS = [
     ("KV-12", proc(core_limit="unlimited"), "fail", "may write core files"),
     ("KV-12", proc(core_limit=None), "unknown", "cannot be read"),
     ("KV-12", both(proc(coredump_filter=0x33), spill(core_pattern="|/usr/lib/handler %P")), "fail", "core handler"),
+    ("KV-12", proc(coredump_filter=0x33), "pass", "no swap"),
     ("KV-12", spill(crash_kernel=True), "fail", "crash kernel"),
     ("KV-12", spill(hibernates=True), "fail", "hibernate"),
     ("KV-12", spill(orphans=(("/dev/shm/vllm_offload_x", 7),)), "fail", "no process maps, 7 bytes"),

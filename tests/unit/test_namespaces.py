@@ -311,9 +311,9 @@ def test_kvtier_lists_purges_and_says_so(command, capsys):
     assert "cannot be told: no engine of the tier is running" in capsys.readouterr().out
 
 
-def test_status_names_them_and_the_command(command, capsys):
-    cli.main(["expire"])
-    capsys.readouterr()
+def test_status_names_them_and_the_command(command, capsys, monkeypatch):
+    ended = {"finished": time.time(), "exit": 0}
+    monkeypatch.setattr(state, "read_run", lambda tier: {**state.new_record(tier, time.time()), **ended})
     cli.main(["status"])
     what = "1 dead namespaces, 0 MiB (Qwen_Qwen2-7B_00000000dead)"
     assert f"    do: kvtier expire chat --dead-namespaces: {what} that the engine cannot read" in (

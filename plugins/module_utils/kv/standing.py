@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ def of_tier(tier: Tier, now: float) -> Standing:
     record = state.read_run(tier)
     if record is None:
         return Standing(name, False, "no expiry has run", f"wait for cron, or kvtier expire {name}")
-    ago = now - record["started"]
+    ago = max(0.0, now - record["started"])
     oldest = "none" if record["oldest_mtime"] is None else span(now - record["oldest_mtime"])
     text = "%d blocks, %d MiB, oldest %s of %s allowed, expired %s ago" % (
         record["blocks"],
@@ -77,8 +78,18 @@ def of_tier(tier: Tier, now: float) -> Standing:
 
 def pending(tier: Tier) -> list[str]:
     """Units of a tier whose processes run with an umask that the drop-in closes: only a restart changes that."""
-    found = discovery.of_services(tier["services"])
-    return sorted({one.unit for one in found if one.unit and one.umask is not None and one.umask & 0o077 != 0o077})
+    found = [
+        one for one in discovery.of_services(tier["services"]) if one.umask is not None and one.umask & 0o077 != 0o077
+    ]
+    return sorted({str(one.unit) for one in found if _in_our_root(one.pid)})
+
+
+def _in_our_root(pid: int) -> bool:
+    """False in a container, whose runtime sets the umask and not the unit, and where it cannot be told."""
+    try:
+        return os.path.samefile(f"/proc/{pid}/root", "/")
+    except OSError:
+        return False
 
 
 def dead(tier: Tier) -> str | None:
