@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
-from . import discovery, evidence_engine, judge_blocks, judge_engine, judge_place
+from . import discovery, evidence_engine, evidence_host, judge_blocks, judge_engine, judge_names, judge_place, memory
 from .datamap import PATH, Document, Tier, merge
 from .evidence_tier import Evidence, Host, collect, host_facts
 from .judge import FAIL, NOT_APPLICABLE, STATUSES, UNKNOWN, WAIVED, Verdict, clean
@@ -39,6 +39,7 @@ CONTROLS: dict[str, Control] = {
     "KV-06": Control("in time", "high", judge_blocks.in_time),
     "KV-07": Control("expiry is alive", "high", judge_blocks.expiry_alive),
     "KV-08": Control("no leftovers", "medium", judge_blocks.no_leftovers),
+    "KV-10": Control("names tell nothing", "high", judge_names.from_evidence),
     "KV-13": Control("settings are safe", "high", judge_blocks.settings_safe),
     "KV-14": Control("live expiry is safe", "high", judge_blocks.live_expiry_safe),
 }
@@ -93,13 +94,22 @@ def _audit_tier(tier: Tier, host: Host, deadline: float) -> list[Result]:
 
 def _without_files(tier: Tier, host: Host) -> list[Result]:
     """A tier that leaves no files is judged by the settings of the engines in its services, where it names some."""
-    results = _all(tier, NOT_APPLICABLE, "store {} is judged from a later version".format(tier["store"]))
+    where = "store {} leaves no files on this host".format(tier["store"])
+    results = _all(tier, NOT_APPLICABLE, where)
     processes = [one for one in host.processes or [] if discovery.is_of(one.unit, tier["services"])]
     if not processes:
         return results
     running = evidence_engine.running(processes, discovery.engines(tier))
     verdict = judge_engine.settings_safe(tier, host.tiers, running, host.declared)
     return [_result("KV-13", tier["name"], verdict) if one["control"] == "KV-13" else one for one in results]
+
+
+def _audit_memory(entry: dict[str, Any], host: Host) -> list[Result]:
+    """The files in memory of one service, judged like a tier's blocks."""
+    owners = [tier["owner"] for tier in host.tiers if tier["name"] in entry["tiers"] and tier["owner"] is not None]
+    uids = [evidence_host.account_of(owner).uid for owner in owners]
+    judged = memory.audit(entry, host.processes, host.root, uids)
+    return [_result(control, memory.name_of(entry), verdict) for control, verdict in judged.items()]
 
 
 def _waiver_problem(waiver: Any, today: datetime.date) -> str | None:
@@ -197,5 +207,8 @@ def audit(
         share = max(0.0, end - time.monotonic()) / max(1, left)
         results += _audit_tier(tier, host, time.monotonic() + share)
         left -= tier in walked
-    results = apply_waivers(results, waivers, now, [tier["name"] for tier in document["tiers"]])
+    for entry in document["memory"]:
+        results += _audit_memory(entry, host)
+    names = [tier["name"] for tier in document["tiers"]] + [memory.name_of(entry) for entry in document["memory"]]
+    results = apply_waivers(results, waivers, now, names)
     return report(document, results, now)

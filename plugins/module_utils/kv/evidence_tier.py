@@ -10,7 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import clock, discovery, encryption, evidence_engine, evidence_host, fsio, namespaces, posture, state, walk
+from . import (
+    clock,
+    discovery,
+    encryption,
+    evidence_engine,
+    evidence_host,
+    evidence_names,
+    fsio,
+    namespaces,
+    posture,
+    state,
+    walk,
+)
 from .datamap import Document, Tier
 from .encryption import Roots, Storage
 from .evidence_host import Account, Cron, Unit
@@ -105,6 +117,7 @@ class Evidence:
     units: dict[str, Unit] = field(default_factory=dict)
     engines: Sequence[discovery.Found] = ()
     running: Sequence[evidence_engine.Running] = ()
+    names: evidence_names.Names = field(default_factory=evidence_names.Names)
     record: dict[str, Any] | None = None
     dead: namespaces.Judgement | None = None
 
@@ -216,6 +229,7 @@ def collect(tier: Tier, host: Host, deadline: float | None = None, roots: Roots 
         record=state.read_run(tier),
     )
     evidence.running = evidence_engine.running(processes, evidence.engines, roots.proc)
+    evidence.names = evidence_names.look(tier, evidence.running, host.processes, roots.proc)
     if not place.exists:
         return evidence
     mounted = evidence.storage.mountpoint == path
