@@ -91,12 +91,13 @@ def test_a_salt_that_others_can_read_is_no_evidence(host):
     assert "not root's alone" in host.look().canaries[0].problem
 
 
-def test_the_gateway_is_seen_by_its_configuration_and_servers_by_where_they_listen(host):
-    def process(*words):
-        return discovery.Process(1, 0, "nginx", words, None, 1, None, None, None)
+def test_the_gateway_is_seen_by_its_unit_and_servers_by_where_they_listen(host):
+    def process(unit, *words):
+        return discovery.Process(1, 0, "nginx", words, unit, 1, None, None, None)
 
     assert host.look().gateway is False
-    assert host.look([process("nginx: master process /usr/sbin/nginx -c /etc/llmhost/gateway/nginx.conf")]).gateway
+    assert host.look([process("llmhost-gateway.service", "nginx: master process /usr/sbin/nginx")]).gateway
+    assert not host.look([process("user@1.service", "nginx: master", "-c", "/etc/llmhost/gateway/nginx.conf")]).gateway
     assert (host.look().servers[0].local, host.look().servers[0].own_network) == (True, False)
     for words, local in (
         (("--host=0.0.0.0",), False), ((), False), (("--uds", "/run/x"), True), (("--host", "::1"), True),
@@ -108,6 +109,22 @@ def test_the_gateway_is_seen_by_its_configuration_and_servers_by_where_they_list
 def test_no_salt_stands_in_the_evidence(host):
     host.store(SALT)
     assert SALT not in repr(host.look())
+
+
+@pytest.mark.parametrize(
+    ("config", "local"),
+    [
+        ("# ours\n" + json.dumps({"host": "127.0.0.1"}, indent=2), True),
+        (json.dumps({"kv-events-config": {"host": "127.0.0.1"}}, indent=2), False),
+        ("host: 127.0.0.1\n", True),
+        ("events:\n  host: 127.0.0.1\n", False),
+        ("host: 0.0.0.0\n", False),
+        ("[]", False),
+    ],
+)
+def test_only_the_server_s_own_host_in_its_settings_file_counts(config, local):
+    one = Running(os.getpid(), "vllm.service", ("/opt/bin/vllm", "serve", "m"), config, VERSION)
+    assert evidence_names._server(one, "/proc").local is local
 
 
 # Memory

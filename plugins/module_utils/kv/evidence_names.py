@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -17,8 +18,10 @@ from .offload_model import is_loopback
 
 CANARIES = "/etc/llmhost/canaries.json"
 STORES = ("vllm_fs", "llmd_fs")
-_GATEWAY = "/etc/llmhost/gateway/nginx.conf"
-_HOST = re.compile(r"""^\s*["']?host["']?\s*:\s*["']?([^\s"',]+)""", re.MULTILINE | re.ASCII)
+# A process's unit comes from its cgroup, which no account can choose; its command line anybody can.
+_GATEWAY = "llmhost-gateway.service"
+# At the beginning of a line: deeper ones are of other settings.
+_HOST = re.compile(r"""^host\s*:\s*["']?([^\s"',#]+)""", re.MULTILINE | re.ASCII)
 _DEFAULTS: dict[str, Any] = {
     "version": None,
     "block_size": 16,
@@ -74,7 +77,7 @@ def look(
     if tier["store"] not in STORES:
         return names
     if processes is not None:
-        names.gateway = any(_GATEWAY in word for process in processes for word in process.cmdline)
+        names.gateway = any(process.unit == _GATEWAY for process in processes)
     names.servers = [_server(one, proc) for one in running if offload_found.is_server(one.words)]
     try:
         document = fsio.read_json(path, owner=0)
@@ -104,8 +107,7 @@ def _server(one: Running, proc: str) -> Server:
             if name == "--uds":
                 listens = "unix:" + listens
     if not listens:
-        match = _HOST.search(one.config or "")
-        listens = match.group(1) if match else ""
+        listens = _host_of(one.config or "")
     try:
         own: bool | None = os.readlink(f"{proc}/{one.pid}/ns/net") != os.readlink(f"{proc}/self/ns/net")
     except OSError:
@@ -115,12 +117,22 @@ def _server(one: Running, proc: str) -> Server:
     return Server(one.pid, one.version, algorithm, listens or "every address (the engine's default)", local, own)
 
 
+def _host_of(config: str) -> str:
+    """The top-level `host` of a settings file, in YAML or its JSON form."""
+    try:
+        document = json.loads("\n".join(line for line in config.splitlines() if not line.startswith("#")))
+    except (ValueError, RecursionError):
+        match = _HOST.search(config)
+        return match.group(1) if match else ""
+    return str(document.get("host") or "") if isinstance(document, dict) else ""
+
+
 def _canary(number: int, given: dict[str, Any], tier: Tier, versions: Sequence[str]) -> Canary:
     """Looks for one canary under the names of each release that runs."""
     found = Canary(number)
     entry = {**_DEFAULTS, **given}
     unknown = sorted(set(entry) - set(_DEFAULTS) - {"tier", "token_ids"})
-    tokens = entry.get("token_ids")
+    tokens: Any = entry.get("token_ids")
     if unknown:
         found.problem = "unknown key {}".format(", ".join(map(str, unknown)))
     elif not isinstance(tokens, list) or not all(isinstance(one, int) and one >= 0 for one in tokens):

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import stat
@@ -73,8 +74,7 @@ def _left(
     if there and not root:
         parts.unknown("only root sees whether a process has them mapped", "run the audit as root")
     elif there:
-        mapped = {piece["path"] for one in evidence_engine.running(processes, [], proc) for piece in one.memory}
-        left = [one for one in there if one["path"] not in mapped]
+        left = [one for one in there if not _mapped(one["path"], processes, proc)]
     if left:
         size = sum(one["bytes"] for one in left)
         parts.fail(
@@ -82,3 +82,13 @@ def _left(
             "remove them: their engine ended without",
         )
     return parts.verdict("no file of an engine that has ended", {"files": there, "left": left})
+
+
+def _mapped(path: str, processes: Sequence[discovery.Process], proc: str) -> bool:
+    """Has any process this very file mapped? A container may have another one of that name."""
+    for one in evidence_engine.running(processes, [], proc):
+        if any(piece["path"] == path for piece in one.memory):
+            with contextlib.suppress(OSError):
+                if os.path.samefile(path, f"{proc}/{one.pid}/root{path}"):
+                    return True
+    return False
