@@ -13,7 +13,8 @@ author:
   - llmhost contributors (@llmhost)
 description:
   - Collects evidence about each tier of a host's data map and judges the controls KV-02 to KV-08, KV-10, KV-13 and
-    KV-14 over it, and for tiers that left the map KV-01. What each control means stands in the collection's C(docs/controls.md).
+    KV-14 over it, and for tiers that left the map KV-01. What each control means stands in the collection's
+    C(docs/controls.md).
   - Changes nothing and needs nothing on the host but Python. Works on hosts that the collection never configured
     if O(data_map) is given.
   - Never fails because of what it finds; look at RV(audit.verdict) or RV(failed_controls).
