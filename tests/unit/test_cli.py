@@ -23,6 +23,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     mounts,
     prepare,
     program,
+    standing,
     state,
 )
 
@@ -264,24 +265,34 @@ def test_what_goes_wrong_ends_in_a_message_not_in_a_traceback(host, capsys, monk
 
 def status(host, capsys):
     code = cli.main(["status"])
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.isprintable()
-    return code, line
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.isprintable() for line in lines) and 2 <= len(lines) <= 3
+    assert ("all well" in lines[0]) is (code == 0)
+    return code, "\n".join(lines[1:])
 
 
 def test_status_says_how_a_tier_stands_and_what_to_do(host, capsys, monkeypatch):
     code, line = status(host, capsys)
-    assert code == 1 and "no expiry has run. See kvtier expire tier0" in line
+    assert code == 1 and "BAD tier0: no expiry has run" in line and "do: wait for cron, or kvtier expire tier0" in line
     host.put(1, 120)
     cli.main(["expire"])
     capsys.readouterr()
     code, line = status(host, capsys)
-    assert code == 0 and "1 blocks, 0 MiB, oldest 2 min of 60 min allowed; last expiry" in line and "good" in line
+    assert code == 0 and "ok  tier0: 1 blocks, 0 MiB, oldest 2 min of 60 min allowed, expired" in line
     late = time.time() + 601
     with monkeypatch.context() as patch:
         patch.setattr(cli.time, "time", lambda: late)
         code, line = status(host, capsys)
-    assert code == 1 and "STALE. Look at systemctl status cron" in line
+    assert code == 1 and "STALE" in line and "do: systemctl status cron" in line
+    with monkeypatch.context() as patch:
+        open_umask = discovery.Process(7, 1, "x", ("x",), "vllm.service", 1, 0o022, "0", 0)
+        patch.setattr(discovery, "of_services", lambda services: [open_umask])
+        code, line = status(host, capsys)
+    assert code == 1 and "RESTART PENDING of vllm.service" in line and "do: systemctl restart vllm.service" in line
+    host.tiers[0]["state"] = "vanished"
+    code, line = status(host, capsys)
+    assert code == 1 and "LEFT THE MAP" in line and "state: absent" in line
+    host.tiers[0]["state"] = "present"
     monkeypatch.setattr(discovery, "engines", lambda *_: [discovery.Found(7, "vllm.service", "0.27.0", "/x")])
     cli.main(["expire"])
     capsys.readouterr()
@@ -294,18 +305,18 @@ def test_status_of_a_killed_run_says_that_it_did_not_end(host, capsys):
         state.write_run(fd, state.new_record(host.tiers[0], time.time()))
     os.chown(host.root / f"state/tier0/{state.RECORD}", NOBODY, NOBODY)
     code, line = status(host, capsys)
-    assert code == 1 and "FAILED. it did not end" in line
+    assert code == 1 and "FAILED, it did not end" in line
 
 
 def test_status_of_a_tier_that_is_not_mounted_names_the_command(host, capsys, monkeypatch):
-    monkeypatch.setattr(mounts, "problem", lambda *_: "it is not the mount: run systemctl start x")
+    monkeypatch.setattr(mounts, "problem", lambda *_: "it is not the mount")
     code, line = status(host, capsys)
     assert code == 1 and "NOT THERE" in line and "systemctl start" in line
     host.trees[0].root.rename(host.root / "aside")
     code, line = status(host, capsys)
-    assert code == 1 and "systemctl start llmhost-tier@tier0.service" in line
+    assert code == 1 and "do: systemctl start llmhost-tier@tier0.service" in line
     host.tiers[0]["state"] = "planned"
-    assert status(host, capsys) == (0, f"tier0 ({host.trees[0].root}): planned, not in use")
+    assert status(host, capsys) == (0, "ok  tier0: planned, not in use")
 
 
 def test_status_believes_no_hostile_record(host, capsys):
@@ -314,6 +325,19 @@ def test_status_believes_no_hostile_record(host, capsys):
     os.chown(path, NOBODY, NOBODY)
     code, line = status(host, capsys)
     assert code == 1 and "no expiry has run" in line
+
+
+@pytest.mark.parametrize("bad, good", [(0, 0), (0, 9), (0, 30), (4, 1), (4, 9), (30, 3), (1, 7), (1, 8)])
+def test_status_is_ten_lines_at_most_and_what_is_wrong_comes_first(bad, good):
+    found = [standing.Standing(f"good{n}", True, "x") for n in range(good)]
+    found += [standing.Standing(f"bad{n}", False, "x", "y") for n in range(bad)]
+    lines = standing.render("gpu1", found)
+    assert len(lines) <= 10
+    marks = [line[:3] for line in lines[1:] if line[:3] in ("ok ", "BAD")]
+    assert marks == sorted(marks)
+    shown = len(marks)
+    assert (shown == bad + good) or lines[-1].startswith(f"and {bad + good - shown} more, ")
+    assert ("NOT WELL" in lines[0]) is bool(bad)
 
 
 # -- the program itself

@@ -167,7 +167,8 @@ def test_filter_is_documented(filter_: Path) -> None:
     assert {"name", "version_added", "short_description", "description", "options"} <= text["DOCUMENTATION"].keys()
     assert text["DOCUMENTATION"]["name"] == filter_.stem
     assert all(task["name"] for task in yaml.safe_load(text["EXAMPLES"]))
-    assert {"description", "type"} <= text["RETURN"]["_value"].keys()
+    assert undocumented(text["DOCUMENTATION"]["options"], filter_.stem, {"description", "type"}) == []
+    assert undocumented(text["RETURN"], filter_.stem, {"description", "type"}) == []
 
 
 @pytest.mark.parametrize("path", KV, ids=name)

@@ -24,6 +24,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv.encryption im
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_engine import Running
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_host import Account, Cron, Unit
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_names import Canary, Names, Server
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_spill import Spill
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_tier import (
     Covered,
     Evidence,
@@ -50,7 +51,7 @@ SETTINGS = "--kv-transfer-config=" + json.dumps(
         },
     }
 )
-JUDGED = ["KV-02", "KV-03", "KV-04", "KV-05", "KV-06", "KV-07", "KV-08", "KV-10", "KV-13", "KV-14"]
+JUDGED = ["KV-%02d" % number for number in (*range(1, 9), 10, *range(12, 17))]
 
 
 def document(**changes):
@@ -121,6 +122,7 @@ def evidence():
         running=[Running(77, "vllm.service", ("vllm", "serve", "m", SETTINGS), None, "0.29.0", "/venv/lib", "3.12")],
         names=Names([server()], True, [Canary(1, 3, 0, 3)]),
         record=record(tier),
+        spill=Spill(tagged=True, free_bytes=1 << 29, total_bytes=1 << 30, free_files=1000, total_files=2000),
     )
 
 
@@ -134,6 +136,24 @@ def test_a_tier_without_a_flaw_passes_every_control():
     assert {name: (one["status"], one["remedy"]) for name, one in results.items()} == dict.fromkeys(
         JUDGED, ("pass", "")
     )
+
+
+@pytest.mark.parametrize(
+    ("until", "changes", "status", "words"),
+    [
+        ("9999-12-31", {}, "pass", "declared, not proven, until 9999-12-31: EBS, ticket 7"),
+        ("1970-01-02", {}, "fail", "not encrypted"),
+        ("9999-12-31", {"local": False}, "fail", "not local"),
+    ],
+)
+def test_encryption_that_no_host_can_see_is_shown_as_declared_and_ends(until, changes, status, words):
+    given = evidence()
+    attested = {"reason": "EBS, ticket 7", "until": until}
+    given.tier = document(volume={"backend": "existing", "attested": attested})["tiers"][0]
+    given.storage = Storage(PATH, encrypted=False, problems=["no layer below it encrypts"], **changes)
+    result = judge(given)["KV-02"]
+    assert result["status"] == status and words in result["message"]
+    assert result["evidence"]["attested"] is (until != "1970-01-02")
 
 
 def test_results_are_plain_json_on_one_line():
@@ -424,7 +444,7 @@ def test_a_vanished_tier_fails_kv01_and_is_audited_in_full():
     given = evidence()
     given.tier["state"] = "vanished"
     results = judge(given)
-    assert list(results) == ["KV-01", *JUDGED]
+    assert list(results) == JUDGED
     assert results["KV-01"]["status"] == "fail"
     assert results["KV-02"]["status"] == "pass"
 
@@ -590,11 +610,11 @@ def test_tiers_that_are_not_there_are_not_judged(tier_path, tmp_path, state):
     assert found["verdict"] == "pass"
 
 
-def test_stores_without_files_are_not_judged_by_files(tmp_path):
+def test_stores_without_files_have_nothing_to_judge_on_their_host(tmp_path):
     given = datamap.normalise([{"name": "b", "store": "vllm_obj", "bucket": "kv-x", "endpoint": "https://s3"}], "h")
     found = controls.audit(given, map_path=str(tmp_path / "none.json"))
     assert {result["status"] for result in found["results"]} == {"not_applicable"}
-    assert "leaves no files" in found["results"][0]["message"]
+    assert "keeps no files" in found["results"][0]["message"]
 
 
 def test_a_tier_that_left_the_map_is_audited_from_the_installed_one(tier_path, tmp_path, monkeypatch):
@@ -602,7 +622,7 @@ def test_a_tier_that_left_the_map_is_audited_from_the_installed_one(tier_path, t
     monkeypatch.setattr(evidence_host, "installed_map", lambda path: (old, None))
     found = controls.audit(datamap.normalise([], "gpu1"), map_path="ignored")
     assert [result["status"] for result in found["results"] if result["control"] == "KV-01"] == ["fail"]
-    assert len(of_chat(found)) == 1 + len(JUDGED)
+    assert len(of_chat(found)) == len(JUDGED)
 
 
 def test_what_lies_open_at_the_path_before_hardening_is_counted(tier_path, tmp_path):

@@ -11,7 +11,7 @@ import time
 import pytest
 from fixtures import NOBODY, make_state, tier_for
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import cli, fsio, state
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import fsio, standing, state
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_status_survives_every_believable_record(place, tier, monkeypatch, tmp_p
         for value in (-(1 << 60), 1 << 60, 0, None, "", "x" * 60_000, 1e18, [], ["x"], {}):
             state_record = {**good(tier, finished=1001.0, exit=0), key: value}
             if state.valid(state_record, tier):
-                line, _good = cli.status_line(tier, time.time())
+                line = "".join(standing.of_tier(tier, time.time()).lines())
                 assert line.isprintable()
 
 

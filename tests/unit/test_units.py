@@ -117,6 +117,15 @@ def test_drop_in_needs_every_tier_of_its_unit_prepared() -> None:
     assert units.drop_in("vllm.service", both) == units.drop_in("vllm.service", both[::-1])
 
 
+def test_an_instances_drop_in_says_all_that_its_templates_does() -> None:
+    # systemd takes vllm@a.service.d/50-llmhost.conf instead of vllm@.service.d/50-llmhost.conf, not both.
+    one = dict(tiers()[0], services=["vllm@.service"])
+    other = dict(tiers()[0], name="code", path="/srv/code", services=["vllm@a.service"])
+    requires = ("Requires", "llmhost-tier@chat.service llmhost-tier@code.service")
+    assert requires in directives(units.drop_in("vllm@a.service", [one, other]))
+    assert ("Requires", "llmhost-tier@chat.service") in directives(units.drop_in("vllm@.service", [one, other]))
+
+
 def test_a_container_daemon_waits_for_the_tier_and_is_never_stopped_or_changed_with_it() -> None:
     docker = dict(tiers()[0], services=["docker.service"])
     found = directives(units.drop_in("docker.service", [docker]))

@@ -24,9 +24,14 @@ def store_named(name: str) -> Store:
 
 
 def uid_of(owner: str | int) -> int:
-    """The uid of an account name or number; KeyError if there is no such account."""
+    """The uid of an account name or number; ValueError if there is no such account."""
     text = str(owner)
-    return int(text) if text.isascii() and text.isdigit() else pwd.getpwnam(text).pw_uid
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return pwd.getpwnam(text).pw_uid
+    except (KeyError, ValueError):
+        raise ValueError(f"owner: this host has no account {text!r}: name one, or give its uid") from None
 
 
 def describe(

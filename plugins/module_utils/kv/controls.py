@@ -9,10 +9,22 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
-from . import discovery, evidence_engine, evidence_host, judge_blocks, judge_engine, judge_names, judge_place, memory
+from . import (
+    discovery,
+    evidence_engine,
+    evidence_host,
+    history,
+    judge_blocks,
+    judge_bucket,
+    judge_engine,
+    judge_names,
+    judge_place,
+    judge_spill,
+    memory,
+)
 from .datamap import PATH, Document, Tier, merge
 from .evidence_tier import Evidence, Host, collect, host_facts
 from .judge import FAIL, NOT_APPLICABLE, STATUSES, UNKNOWN, WAIVED, Verdict, clean
@@ -31,7 +43,7 @@ class Control(NamedTuple):
 
 
 CONTROLS: dict[str, Control] = {
-    "KV-01": Control("declared", "high", None),
+    "KV-01": Control("declared", "high", judge_spill.declared),
     "KV-02": Control("local encrypted volume", "high", judge_place.encrypted_volume),
     "KV-03": Control("owned and closed", "high", judge_place.owned_and_closed),
     "KV-04": Control("no readable block", "high", judge_blocks.no_readable_block),
@@ -39,9 +51,14 @@ CONTROLS: dict[str, Control] = {
     "KV-06": Control("in time", "high", judge_blocks.in_time),
     "KV-07": Control("expiry is alive", "high", judge_blocks.expiry_alive),
     "KV-08": Control("no leftovers", "medium", judge_blocks.no_leftovers),
+    # Of buckets alone, from the answer that a playbook brings.
+    "KV-09": Control("bucket expires", "high", None),
     "KV-10": Control("names tell nothing", "high", judge_names.from_evidence),
+    "KV-12": Control("no spill", "high", judge_spill.no_spill),
     "KV-13": Control("settings are safe", "high", judge_blocks.settings_safe),
     "KV-14": Control("live expiry is safe", "high", judge_blocks.live_expiry_safe),
+    "KV-15": Control("room left", "medium", judge_spill.room_left),
+    "KV-16": Control("no copies", "medium", judge_spill.no_copies),
 }
 # Not a control of the host: reports a waiver that is void.
 WAIVER = Control("waivers are valid", "medium", None)
@@ -74,18 +91,23 @@ def judge(evidence: Evidence) -> list[Result]:
         gone = evidence.place.missing
         results.append(_result("KV-01", name, judge_place.vanished(evidence.tier, not gone)))
         if gone:
-            return results + _all(evidence.tier, NOT_APPLICABLE, "nothing lies at its path any more")
+            rest = _all(evidence.tier, NOT_APPLICABLE, "nothing lies at its path any more")
+            return results + [one for one in rest if one["control"] != "KV-01"]
     for control, entry in CONTROLS.items():
-        if entry.judge:
+        if entry.judge and not (results and control == "KV-01"):
             results.append(_result(control, name, entry.judge(evidence)))
     return results
 
 
-def _audit_tier(tier: Tier, host: Host, deadline: float) -> list[Result]:
+def _audit_tier(tier: Tier, host: Host, deadline: float, buckets: Mapping[str, Any] | None) -> list[Result]:
     if tier["state"] in ("planned", "absent"):
         return _all(tier, NOT_APPLICABLE, "the tier is {}".format(tier["state"]))
     if not tier["path"]:
-        return _without_files(tier, host)
+        results = _without_files(tier, host)
+        if tier["bucket"]:
+            verdict = judge_bucket.bucket_expires(tier, buckets, host.now)
+            results.append(_result("KV-09", tier["name"], verdict))
+        return results
     try:
         return judge(collect(tier, host, deadline))
     except OSError as error:
@@ -94,8 +116,7 @@ def _audit_tier(tier: Tier, host: Host, deadline: float) -> list[Result]:
 
 def _without_files(tier: Tier, host: Host) -> list[Result]:
     """A tier that leaves no files is judged by the settings of the engines in its services, where it names some."""
-    where = "store {} leaves no files on this host".format(tier["store"])
-    results = _all(tier, NOT_APPLICABLE, where)
+    results = _all(tier, NOT_APPLICABLE, "store {} keeps no files on this host".format(tier["store"]))
     processes = [one for one in host.processes or [] if discovery.is_of(one.unit, tier["services"])]
     if not processes:
         return results
@@ -189,11 +210,14 @@ def audit(
     waivers: Sequence[Any] = (),
     max_seconds: float = MAX_SECONDS,
     map_path: str = PATH,
+    buckets: Mapping[str, Any] | None = None,
+    past: history.History | None = None,
 ) -> dict[str, Any]:
     """Judge every tier of a validated data map on this host, and those of the installed map that it left out.
 
     Changes nothing. now: Unix time in seconds; max_seconds: what the walks through all tiers may take together;
-    map_path: the installed map.
+    map_path: the installed map; buckets: answers of bucket_lifecycle_info by tier, None where no bucket was asked;
+    past: the history of audits, None if it is not judged.
     """
     now = time.time() if now is None else now
     end = time.monotonic() + max_seconds
@@ -205,10 +229,12 @@ def audit(
     for tier in document["tiers"]:
         # Tiers share what is left, so a large one cannot starve those after it.
         share = max(0.0, end - time.monotonic()) / max(1, left)
-        results += _audit_tier(tier, host, time.monotonic() + share)
+        results += _audit_tier(tier, host, time.monotonic() + share, buckets)
         left -= tier in walked
     for entry in document["memory"]:
         results += _audit_memory(entry, host)
+    if past is not None:
+        results = history.judge(results, past, now)
     names = [tier["name"] for tier in document["tiers"]] + [memory.name_of(entry) for entry in document["memory"]]
     results = apply_waivers(results, waivers, now, names)
     return report(document, results, now)

@@ -19,7 +19,7 @@ from . import datamap, fsio
 from .encryption import Roots
 from .mapkeys import within
 from .system import is_template
-from .units import DROP_IN
+from .units import DROP_IN, template_of
 
 CRON_FILE = "cron.d/llmhost"
 _CRON_NAMES = ("cron", "crond")
@@ -177,7 +177,7 @@ def units_of(names: Sequence[str], roots: Roots | None = None, systemd: bool | N
 
 def has_drop_in(unit: str, etc: str = "/etc") -> bool:
     """Does the collection's drop-in lie there for a unit or its template?"""
-    template = re.sub(r"@[^@]*\.service$", "@.service", unit)
+    template = template_of(unit)
     top = os.path.join(etc, "systemd", "system")
     return any(os.path.isfile(os.path.join(top, name + ".d", DROP_IN)) for name in (unit, template))
 

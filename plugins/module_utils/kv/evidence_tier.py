@@ -17,6 +17,7 @@ from . import (
     evidence_engine,
     evidence_host,
     evidence_names,
+    evidence_spill,
     fsio,
     namespaces,
     posture,
@@ -120,6 +121,7 @@ class Evidence:
     names: evidence_names.Names = field(default_factory=evidence_names.Names)
     record: dict[str, Any] | None = None
     dead: namespaces.Judgement | None = None
+    spill: evidence_spill.Spill = field(default_factory=evidence_spill.Spill)
 
     @property
     def owner(self) -> int:
@@ -227,6 +229,7 @@ def collect(tier: Tier, host: Host, deadline: float | None = None, roots: Roots 
         units=evidence_host.units_of(names, roots),
         engines=discovery.engines(tier, account.uid) if host.processes is not None else [],
         record=state.read_run(tier),
+        spill=evidence_spill.look(path, processes, host, roots),
     )
     evidence.running = evidence_engine.running(processes, evidence.engines, roots.proc)
     evidence.names = evidence_names.look(tier, evidence.running, host.processes, roots.proc)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+import http.client
 import json
 import os
 import stat
@@ -97,7 +98,7 @@ def tokenize(url: str, text: str, model: str | None = None) -> list[int]:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
         with opener.open(request, timeout=_TIMEOUT) as answer:
             document = json.loads(answer.read(_ANSWER))
-    except (urllib.error.URLError, OSError) as error:
+    except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         raise ValueError(f"the tokenizer at {parts.hostname} did not answer: {error}") from error
     tokens = document.get("tokens") if isinstance(document, dict) else None
     if not isinstance(tokens, list) or not all(isinstance(token, int) and token >= 0 for token in tokens):

@@ -125,6 +125,7 @@ class Store:
     memory: pattern of the files that the engine keeps above this store in memory; no directory of a tier covers them.
     keys: names of the parts of an object's key below the tier's key prefix, for a store in a bucket.
     evidence: OBSERVED if a real writer made these names here, else FROM_SOURCE.
+    found_again_from: an engine before that version gives its blocks new names at each start, unless told not to.
     namespaces: None if what no configuration can read any more cannot be told by names and times.
     """
 
@@ -142,6 +143,7 @@ class Store:
     namespaces: Namespaces | None = None
     keys: Dir | None = None
     memory: str | None = None
+    found_again_from: Version | None = None
 
     @property
     def has_files(self) -> bool:

@@ -67,6 +67,8 @@ STORES = (
         evidence=OBSERVED,
         # Each start writes config.json there, or only the probe for O_DIRECT (0.29.0 tiering/fs/manager.py, io.py).
         namespaces=Namespaces(name(f"({_NAMESPACE})"), name(f"({_NAMESPACE})" + r"_r\d+"), (0, 27, 1)),
+        # Read: an unset PYTHONHASHSEED seeds the names at random up to 0.28.
+        found_again_from=(0, 29),
         dangers=(
             Danger(
                 "blocks are 0644 in 0755 directories under umask 022, and nothing deletes them by age",

@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from . import devices
 from .datamap import Tier, mapper_name
 
 # First line of every unit file and drop-in of ours: only files that begin with it are ever changed or removed.
@@ -18,7 +20,7 @@ PREPARE_PREFIX = "llmhost-tier@"
 KVTIER = "/usr/local/sbin/kvtier"
 BOOT_TARGET = "multi-user.target"
 
-CRYPT_OPTIONS = "plain,cipher=aes-xts-plain64,size=512,sector-size=4096,tmp=ext4,nofail"
+CRYPT_OPTIONS = "plain,cipher=aes-xts-plain64,size=512,sector-size=4096"
 MOUNT_OPTIONS = ("nodev", "nosuid", "noexec", "noatime", "nosymfollow", "nofail")
 DEVICE_TIMEOUT = "60s"
 
@@ -114,6 +116,11 @@ def drop_in_path(service: str) -> str:
     return os.path.join(UNIT_DIR, service + ".d", DROP_IN)
 
 
+def template_of(service: str) -> str:
+    """The template that an instance (vllm@a.service) is made from; any other unit itself."""
+    return re.sub(r"@[^@]*\.service$", "@.service", service)
+
+
 def wanted_by(tier: Tier) -> str:
     """The unit that starts the prepare unit: the mount, at each time it appears, or the boot."""
     return mount_unit(tier["path"]) if has_own_volume(tier) else BOOT_TARGET
@@ -125,8 +132,25 @@ def wants_link(tier: Tier) -> str:
 
 
 def crypttab_line(tier: Tier) -> str:
-    """The volume in /etc/crypttab: a key of /dev/urandom that no one ever sees, a new file system at each boot."""
-    return "{} {} /dev/urandom {}".format(mapper_name(tier), tier["volume"]["source"]["file"], CRYPT_OPTIONS)
+    """The volume in /etc/crypttab.
+
+    Ephemeral: a key of /dev/urandom that no one ever sees and a new file system at each boot; on a device behind its
+    header.
+    """
+    volume = tier["volume"]
+    if volume["key"] == "ephemeral":
+        key, options = "/dev/urandom", [CRYPT_OPTIONS, "tmp=" + volume["fstype"]]
+        if devices.of_device(tier):
+            options.insert(1, "offset=%d" % devices.HEADER_SECTORS)
+        options += ["discard"] if volume["discard"] else []
+        options += ["no-read-workqueue", "no-write-workqueue"] if volume["no_workqueue"] else []
+    else:
+        # The other settings are flags in the LUKS header.
+        # Without its key file a boot must not ask at the console.
+        key, options = volume["keyfile"], ["luks", "headless=true"]
+    if devices.of_device(tier):
+        options.append("x-systemd.device-timeout=" + DEVICE_TIMEOUT)
+    return "{} {} {} {},nofail".format(mapper_name(tier), devices.spec(tier), key, ",".join(options))
 
 
 def fstab_line(tier: Tier) -> str:
@@ -172,8 +196,10 @@ def prepare_unit(tier: Tier) -> str:
 
 def drop_in(service: str, tiers: Sequence[dict[str, Any]]) -> str:
     """The drop-in of one writer's unit, for all tiers that it writes."""
+    # An instance's drop-in hides its template's of the same name, so it has to say all of it.
+    names = {service, template_of(service)}
     mine = sorted(
-        (tier for tier in tiers if service in tier["services"] and tier["path"]), key=lambda tier: tier["name"]
+        (tier for tier in tiers if names & set(tier["services"]) and tier["path"]), key=lambda tier: tier["name"]
     )
     prepare = " ".join(prepare_name(tier) for tier in mine)
     if service in CONTAINER_DAEMONS:

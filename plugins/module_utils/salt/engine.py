@@ -74,7 +74,7 @@ def version_of(upstream: str) -> str | None:
     try:
         with opener.open(f"http://{settings_.address(upstream)}/version", timeout=5) as answer:
             version = json.loads(answer.read(1 << 16))["version"]
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, RecursionError):
         return None
     return version if isinstance(version, str) else None
 

@@ -1,0 +1,172 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the audit reads about ways out of a tier: swap, core dumps, crash kernel, hibernation, copies. Reads only."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import discovery, fsio
+from .encryption import Roots
+from .stores import CACHEDIR_TAG
+
+SHM = "/dev/shm"  # noqa: S108  looked at, never written
+# Configuration of backup programs, below /etc; each says what it copies.
+BACKUP_CONFIGS = (
+    "borgmatic/*.yaml",
+    "borgmatic.d/*.yaml",
+    "rsnapshot.conf",
+    "backup.d/*",
+    "bacula/bacula-fd.conf",
+    "bareos/bareos-dir.d/fileset/*.conf",
+    "duplicity/*",
+    "restic/*",
+    "default/restic*",
+)
+_TAG_HONOURED = re.compile(r"exclude[-_ ]?caches|CACHEDIR\.TAG", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One swap area. safe: nothing of it can be read after the power is off; why: what makes it so, or not."""
+
+    name: str
+    safe: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Spill:
+    """What the host does with memory and files. None: it could not be read."""
+
+    swaps: tuple[Swap, ...] | None = ()
+    core_pattern: str | None = "core"
+    crash_kernel: bool = False
+    hibernates: bool = False
+    orphans: tuple[tuple[str, int], ...] | None = ()
+    no_swap: dict[int, bool] = field(default_factory=dict)
+    tagged: bool = False
+    updatedb: str | None = None
+    backups: tuple[tuple[str, bool], ...] = ()
+    free_bytes: int = 0
+    total_bytes: int = 0
+    free_files: int = 0
+    total_files: int = 0
+
+
+def _line(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 16).strip()
+    except OSError:
+        return None
+
+
+def swaps(roots: Roots) -> tuple[Swap, ...] | None:
+    """The swap areas in use; None if they cannot be read."""
+    text = _line(os.path.join(roots.proc, "swaps"))
+    if text is None:
+        return None
+    found = []
+    for line in text.splitlines()[1:]:
+        name = line.split()[0].replace("\\040", " ")
+        device = os.path.basename(os.path.realpath(name))
+        uuid = _line(f"{roots.sys}/class/block/{device}/dm/uuid") or ""
+        if not name.startswith("/dev/"):
+            found.append(Swap(name, False, "a file"))
+        elif device.startswith("zram"):
+            behind = _line(f"{roots.sys}/class/block/{device}/backing_dev") or "none"
+            found.append(Swap(name, behind == "none", "in memory" if behind == "none" else f"writes back to {behind}"))
+        elif uuid.startswith("CRYPT-PLAIN-"):
+            found.append(Swap(name, True, "plain dm-crypt"))
+        else:
+            found.append(
+                Swap(name, False, "dm-crypt whose key outlives a boot" if "CRYPT-" in uuid else "in the clear")
+            )
+    return tuple(found)
+
+
+def no_swap(process: discovery.Process, roots: Roots) -> bool:
+    """May the running process never be swapped? Read from its cgroup and those above: a setting is no proof."""
+    text = _line(f"{roots.proc}/{process.pid}/cgroup") or ""
+    path = next((line[3:] for line in text.splitlines() if line.startswith("0::")), "")
+    while path and path != "/":
+        if _line(f"{roots.sys}/fs/cgroup{path}/memory.swap.max") == "0":
+            return True
+        path = os.path.dirname(path)
+    return False
+
+
+def orphans(processes: Sequence[discovery.Process] | None, roots: Roots, shm: str = SHM) -> Any:
+    """Files of vLLM's memory tier that no process has mapped, with their bytes; None if that cannot be told."""
+    files = {}
+    for path in glob.glob(os.path.join(shm, "vllm_offload_*")):
+        try:
+            info = os.lstat(path)
+        except OSError:
+            continue
+        files[info.st_ino] = (path, info.st_size)
+    if not files:
+        return ()
+    if processes is None or not roots.root:
+        return None
+    for process in processes:
+        try:
+            with open(f"{roots.proc}/{process.pid}/maps", encoding="utf-8", errors="replace") as maps:
+                for line in maps:
+                    fields = line.split(None, 5)
+                    # By inode: in a container the file has another name.
+                    if len(fields) == 6 and "vllm_offload_" in fields[5]:
+                        files.pop(int(fields[4]), None)
+        except (OSError, ValueError):
+            continue
+    return tuple(sorted(files.values()))
+
+
+def backups(path: str, etc: str) -> tuple[tuple[str, bool], ...]:
+    """Configurations of backup programs, and whether each leaves the tier out for sure."""
+    found = []
+    for pattern in BACKUP_CONFIGS:
+        for name in sorted(glob.glob(os.path.join(glob.escape(etc), pattern))):
+            text = _line(name) if os.path.isfile(name) else None
+            if text is not None:
+                found.append((name, bool(_TAG_HONOURED.search(text)) or _excludes(text, path)))
+    return tuple(found)
+
+
+def _excludes(text: str, path: str) -> bool:
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    named = [line for line in lines if re.search(re.escape(path) + r"/?(?=$|[\s\"',])", line)]
+    return bool(named) and all(re.search(r"exclude|\s-\s*/", line, re.IGNORECASE) for line in named)
+
+
+def look(path: str, processes: Sequence[discovery.Process], host: Any, roots: Roots | None = None) -> Spill:
+    """Everything for one tier. processes: those of its services; host: what is known of the host."""
+    roots = roots or Roots()
+    tagged, room = False, None
+    try:
+        with fsio.opened(path) as fd:
+            room = os.fstatvfs(fd)
+            tagged = fsio.read_small(CACHEDIR_TAG, dir_fd=fd).startswith(b"Signature: 8a477f597d28d172789f06886806bc55")
+    except (OSError, fsio.UnsafePath):
+        pass
+    return Spill(
+        swaps=swaps(roots),
+        core_pattern=_line(os.path.join(roots.proc, "sys/kernel/core_pattern")),
+        crash_kernel=_line(os.path.join(roots.sys, "kernel/kexec_crash_loaded")) == "1",
+        hibernates=(_line(os.path.join(roots.sys, "power/resume")) or "0:0") != "0:0",
+        orphans=orphans(host.processes, roots),
+        no_swap={one.pid: no_swap(one, roots) for one in processes},
+        tagged=tagged,
+        updatedb=_line(os.path.join(roots.etc, "updatedb.conf")),
+        backups=backups(path, roots.etc),
+        free_bytes=room.f_bavail * room.f_frsize if room else 0,
+        total_bytes=room.f_blocks * room.f_frsize if room else 0,
+        free_files=room.f_favail if room else 0,
+        total_files=room.f_files if room else 0,
+    )

@@ -1,0 +1,150 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""KV-01, KV-12, KV-15 and KV-16: used, no spill, room left, no copies; each flaw is found and named."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_controls import NOW, PATH, STOPPED, both, evidence, judge, proc, put, survey
+
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import discovery, evidence_spill
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.encryption import Roots
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_host import Unit
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_spill import Spill, Swap
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_tier import Tree
+
+CLEAR = Swap("/dev/sda2", False, "in the clear")
+
+
+def spill(**changes):
+    def change(given):
+        given.spill = replace(given.spill, **changes)
+
+    return change
+
+
+def tree(**changes):
+    return put("", "tree", Tree(survey(**changes)))
+
+
+NO_UNIT = both(STOPPED, put("", "units", {"vllm.service": Unit("vllm.service", active="inactive")}))
+YOUNG = tree(oldest_mtime=NOW - 7200, block_bytes=1 << 29)
+
+FLAWS = [
+    ("KV-01", NO_UNIT, "fail", "none of its units exists"),
+    ("KV-01", both(NO_UNIT, put("host", "processes", None)), "unknown", "cannot be told"),
+    ("KV-01", STOPPED, "pass", "services not running"),
+    ("KV-12", spill(swaps=(CLEAR,)), "fail", "can take pages"),
+    ("KV-12", spill(swaps=(CLEAR,), no_swap={78: True}), "fail", "can take pages"),
+    ("KV-12", spill(swaps=(CLEAR,), no_swap={77: True}), "pass", "no swap"),
+    ("KV-12", both(STOPPED, spill(swaps=(CLEAR,))), "fail", "no process that could be kept off"),
+    ("KV-12", spill(swaps=(Swap("/dev/dm-1", True, "plain dm-crypt"),)), "pass", "no swap"),
+    ("KV-12", spill(swaps=None), "unknown", "cannot be read"),
+    ("KV-12", proc(core_limit="unlimited"), "fail", "may write core files"),
+    ("KV-12", proc(core_limit=None), "unknown", "cannot be read"),
+    ("KV-12", both(proc(coredump_filter=0x33), spill(core_pattern="|/usr/lib/handler %P")), "fail", "core handler"),
+    ("KV-12", spill(crash_kernel=True), "fail", "crash kernel"),
+    ("KV-12", spill(hibernates=True), "fail", "hibernate"),
+    ("KV-12", spill(orphans=(("/dev/shm/vllm_offload_x", 7),)), "fail", "no process maps, 7 bytes"),
+    ("KV-12", spill(orphans=None), "unknown", "/dev/shm"),
+    ("KV-15", spill(total_bytes=0), "unknown", "cannot be read"),
+    ("KV-15", spill(free_bytes=1 << 20), "fail", "space: only"),
+    ("KV-15", spill(free_files=1), "fail", "inodes: only"),
+    ("KV-15", spill(free_files=0, total_files=0), "pass", "is free"),
+    ("KV-15", YOUNG, "fail", "full in 2 h"),
+    ("KV-15", both(YOUNG, lambda given: given.tier.update(max_bytes=1 << 30)), "pass", "is free"),
+    ("KV-15", both(YOUNG, lambda given: given.tier.update(retention_minutes=180)), "pass", "is free"),
+    ("KV-16", spill(tagged=False), "fail", "CACHEDIR.TAG"),
+    ("KV-16", spill(updatedb='PRUNEPATHS="/tmp /srv/k"'), "fail", "locate index"),
+    ("KV-16", spill(updatedb='PRUNEPATHS="/tmp /srv/kv/"'), "pass", "tagged"),
+    ("KV-16", spill(backups=(("/etc/rsnapshot.conf", False),)), "unknown", "rsnapshot.conf copies"),
+    ("KV-16", spill(backups=(("/etc/rsnapshot.conf", True),)), "pass", "tagged"),
+    ("KV-16", put("storage", "chain", [{"name": "vg-kv", "uuid": "LVM-x-real"}]), "fail", "snapshots exist"),
+    ("KV-16", put("storage", "fstype", "btrfs"), "unknown", "not looked at"),
+]
+
+
+@pytest.mark.parametrize(("control", "flaw", "status", "words"), FLAWS)
+def test_each_flaw_is_found_and_named(control, flaw, status, words) -> None:
+    given = evidence()
+    flaw(given)
+    result = judge(given)[control]
+    assert (result["status"], words in result["message"]) == (status, True), result["message"]
+    assert bool(result["remedy"]) is (status != "pass")
+
+
+def make(root: Path, **files: str) -> Roots:
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Roots(proc=str(root / "proc"), sys=str(root / "sys"), etc=str(root / "etc"), root=True)
+
+
+def test_swap_is_safe_only_with_a_key_that_dies_with_the_boot(tmp_path: Path) -> None:
+    names = ("sda2", "dm-1", "dm-2", "zram0")
+    table = "Filename Type Size Used Priority\n" + "".join(f"/dev/{name} partition 1 0 -2\n" for name in names)
+    roots = make(tmp_path, proc__swaps=table + "/swap.img file 1 0 -3\n")
+    for name, uuid in (("dm-1", "CRYPT-PLAIN-swap"), ("dm-2", "CRYPT-LUKS2-x-swap")):
+        (tmp_path / f"sys/class/block/{name}/dm").mkdir(parents=True)
+        (tmp_path / f"sys/class/block/{name}/dm/uuid").write_text(uuid)
+    found = {one.name: one.safe for one in evidence_spill.swaps(roots) or ()}
+    assert found == {"/dev/sda2": False, "/dev/dm-1": True, "/dev/dm-2": False, "/dev/zram0": True, "/swap.img": False}
+    assert evidence_spill.swaps(Roots(proc=str(tmp_path / "none"))) is None
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "limit", "safe"),
+    [("0::/a/b\n", "0", True), ("0::/a/b\n", "max", False), ("4:memory:/a/b\n0::/\n", "0", False)],
+)
+def test_no_swap_is_read_from_the_running_cgroup_and_not_on_version_1(tmp_path, cgroup, limit, safe) -> None:
+    # Set on the slice above: it holds for what is below.
+    roots = make(tmp_path, proc__7__cgroup=cgroup, **{"sys__fs__cgroup__a__memory.swap.max": limit})
+    process = discovery.Process(7, 1, "x", ("x",), None, 1, 0, "0", 0)
+    assert evidence_spill.no_swap(process, roots) is safe
+
+
+def test_memory_that_a_process_maps_is_no_orphan(tmp_path: Path) -> None:
+    held, left = tmp_path / "vllm_offload_a", tmp_path / "vllm_offload_b"
+    held.write_bytes(b"12")
+    left.write_bytes(b"123")
+    maps = f"7f00-7f01 rw-s 00000000 00:01 {held.stat().st_ino}    /dev/shm/vllm_offload_other_name\n"
+    roots = make(tmp_path, proc__7__maps=maps)
+    process = discovery.Process(7, 1, "x", ("x",), None, 1, 0, "0", 0)
+    assert evidence_spill.orphans([process], roots, str(tmp_path)) == ((str(left), 3),)
+    assert evidence_spill.orphans(None, roots, str(tmp_path)) is None
+    assert evidence_spill.orphans(None, roots, str(tmp_path / "none")) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "out"),
+    [
+        ("exclude_caches: true", True),
+        (f"exclude\t{PATH}/", True),
+        ("backup\t/srv\tx", False),
+        (f"#exclude {PATH}", False),
+        (f"exclude {PATH}\nbackup {PATH} x", False),
+        (f"exclude {PATH}2", False),
+    ],
+)
+def test_a_backup_leaves_a_tier_out_only_where_it_says_so(tmp_path: Path, text: str, out: bool) -> None:
+    make(tmp_path, **{"etc__rsnapshot.conf": text})
+    ((name, left_out),) = evidence_spill.backups(PATH, str(tmp_path / "etc"))
+    assert os.path.basename(name) == "rsnapshot.conf" and left_out is out
+
+
+def test_the_tag_must_be_a_valid_one(tmp_path: Path) -> None:
+    class Host:
+        processes: tuple = ()
+
+    roots = make(tmp_path, proc__swaps="x\n")
+    tag = tmp_path / "CACHEDIR.TAG"
+    tag.write_text("Signature: 8a477f597d28d172789f06886806bc55\n")
+    found = evidence_spill.look(str(tmp_path), [], Host, roots)
+    assert isinstance(found, Spill) and found.tagged and found.total_bytes
+    tag.write_text("")
+    assert not evidence_spill.look(str(tmp_path), [], Host, roots).tagged
