@@ -51,7 +51,9 @@ def call(monkeypatch: pytest.MonkeyPatch, name: str, data_map: Any, check: bool 
     class Fake:
         def __init__(self, argument_spec: dict[str, Any], supports_check_mode: bool) -> None:
             assert argument_spec.pop("data_map") == {"type": "dict", "required": True}
-            assert set(argument_spec) <= {"restart", "wipe"} and ("restart" in argument_spec) == (name == "kv_preflight")
+            assert set(argument_spec) <= {"restart", "wipe"} and ("restart" in argument_spec) == (
+                name == "kv_preflight"
+            )
             assert supports_check_mode
             self.params, self.check_mode = {"data_map": data_map, "restart": "never", "wipe": []}, check
 

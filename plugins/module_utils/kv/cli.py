@@ -23,6 +23,7 @@ from . import (
     history,
     holders,
     metrics,
+    mounts,
     namespaces,
     orphans,
     prepare,
@@ -250,7 +251,7 @@ def _audit(document: Document, options: argparse.Namespace) -> int:
     # A map that is not this host's own is judged alone: it leaves no trace in the host's history.
     own = options.map == datamap.PATH
     past = history.read() if own else None
-    result = controls.audit(document, now, _waivers(options.waivers), options.max_seconds, options.map, past)
+    result = controls.audit(document, now, _waivers(options.waivers), options.max_seconds, options.map, past=past)
     if own:
         _remember(document, result)
     if options.metrics:
