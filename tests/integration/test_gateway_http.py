@@ -167,7 +167,9 @@ def test_a_body_that_would_need_a_file_is_refused_and_leaves_none(gateway: bed.G
         "/v1/chat/completions#x", "/v1/chat/completions/render", "/v1/messages/count_tokens", "/v1/responses",
         "/v2/embed", "/generative_scoring", "/cohere/v2/chat", "/inference/v1/generate", "/invocations", "/tokenize",
         "/detokenize", "/v1/audio/transcriptions", "/v1/realtime", "/v1/models", "/metrics", "/health", "/docs",
-        "/openapi.json", "/v1/load_lora_adapter", "/reset_prefix_cache", "/llmhost-auth", "/v1/chat/../../v2/embed",
+        "/slots", "/slots/0?action=save", "/slots/0?action=restore", "/slots/0?action=erase",
+        "/%73lots/0?action=restore", "/v1/../slots/0?action=restore", "/openapi.json", "/v1/load_lora_adapter",
+        "/reset_prefix_cache", "/llmhost-auth", "/v1/chat/../../v2/embed",
     ],
 )  # fmt: skip
 def test_what_is_not_on_the_list_letter_for_letter_is_not_there(gateway: bed.Gateway, target: str) -> None:

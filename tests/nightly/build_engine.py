@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Installs the whole vLLM 0.29 for CPUs, once, into the cache (1.8 GB), and prints its Python.
+"""Installs the whole vLLM for CPUs (LLMHOST_ENGINE, else 0.29.0) once, into the cache, and prints its Python.
 
 torch's CPU build is not on PyPI: it comes from the directories or pages in UV_FIND_LINKS (or PIP_FIND_LINKS), default
 https://download.pytorch.org/whl/cpu/torch/.
@@ -17,7 +17,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-LOCK = Path(__file__).with_name("engine.lock")
+HERE = Path(__file__).resolve().parent
+# Each release is the first lock with what the others put in its place.
+LOCKS = {"0.29.0": ["engine.lock"], "0.32.0": ["engine.lock", "engine-0.32.lock"]}
 PYTORCH = "https://download.pytorch.org/whl/cpu/torch/"
 
 
@@ -26,6 +28,10 @@ def fail(problem: str) -> None:
 
 
 def main() -> None:
+    version = os.environ.get("LLMHOST_ENGINE") or "0.29.0"
+    if version not in LOCKS:
+        fail(f"LLMHOST_ENGINE={version} is not known, only {' and '.join(LOCKS)}")
+    locks = [HERE / name for name in LOCKS[version]]
     # The system's own first: the service account cannot enter the home of a pyenv.
     names = ("/usr/bin/python3.11", "/usr/bin/python3", "python3.11", "python3")
     there = [found for name in names if (found := shutil.which(name)) and _is_3_11(found)]
@@ -37,26 +43,20 @@ def main() -> None:
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / ".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        stamp = hashlib.sha256(LOCK.read_bytes() + there[0].encode()).hexdigest()
-        venv, marked = cache / "venv", cache / "venv" / ".stamp"
+        data = b"".join(lock.read_bytes() for lock in locks)
+        stamp = hashlib.sha256(data + there[0].encode()).hexdigest()
+        venv = cache / ("venv" if version == "0.29.0" else f"venv-{version}")
+        marked = venv / ".stamp"
         if not marked.exists() or marked.read_text() != stamp:
             shutil.rmtree(venv, ignore_errors=True)
             links = os.environ.get("UV_FIND_LINKS") or os.environ.get("PIP_FIND_LINKS") or PYTORCH
             environment = {**os.environ, "UV_FIND_LINKS": links.replace(" ", ",")}
-            for command in (
-                ["uv", "venv", "-q", "--python", there[0], "--python-preference", "only-system", str(venv)],
-                [
-                    "uv",
-                    "pip",
-                    "sync",
-                    "-q",
-                    "--python",
-                    str(venv / "bin/python"),
-                    "--require-hashes",
-                    "--compile-bytecode",
-                    str(LOCK),
-                ],
-            ):
+            commands = [["uv", "venv", "-q", "--python", there[0], "--python-preference", "only-system", str(venv)]]
+            for number, lock in enumerate(locks):
+                how = ["install", "--no-deps", "-r"] if number else ["sync"]
+                into = ["--python", str(venv / "bin/python"), "--require-hashes", "--compile-bytecode", "-q"]
+                commands.append(["uv", "pip", how[0], *into, *how[1:], str(lock)])
+            for command in commands:
                 done = subprocess.run(command, env=environment, stdout=sys.stderr, check=False)
                 if done.returncode:
                     fail(

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The whole vLLM 0.29 on the CPU, started as a service account with rendered settings, on a closed tier.
+"""The whole vLLM (LLMHOST_ENGINE, else 0.29.0) on the CPU, as a service account, with rendered settings, on a tier.
 
 Only the copy between GPU and host is not the engine's (cpu_tier_spec.py), which is why the rendered spec_name is
 exchanged before the start.
@@ -26,7 +26,8 @@ from typing import Any
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, offload_render
 
 HERE = Path(__file__).resolve().parent
-VERSION, UID, BLOCK, PAGE = "0.29.0", 4242, 32, 16384
+VERSION = os.environ.get("LLMHOST_ENGINE") or "0.29.0"
+UID, BLOCK, PAGE = 4242, 32, 16384
 TIER = Path(f"/srv/llmhost-engine-test-{os.getpid()}")
 # The tier's path begins its name, so expiry recognises the engine by its command line: it has no unit here.
 PLACE = Path(f"{TIER}-files")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The whole vLLM 0.29 on the CPU with rendered settings on a closed tier, as engine_server.py starts it.
+"""The whole vLLM 0.29 or 0.32 on the CPU with rendered settings on a closed tier, as engine_server.py starts it.
 
 One server for all tests, in their order: it has to survive each of them.
 """

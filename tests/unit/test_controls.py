@@ -23,6 +23,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv.discovery imp
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.encryption import Key, Roots, Storage
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_engine import Running
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_host import Account, Cron, Unit
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_names import Canary, Names, Server
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_spill import Spill
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_tier import (
     Covered,
@@ -50,7 +51,7 @@ SETTINGS = "--kv-transfer-config=" + json.dumps(
         },
     }
 )
-JUDGED = ["KV-%02d" % number for number in (*range(1, 9), *range(12, 17))]
+JUDGED = ["KV-%02d" % number for number in (*range(1, 9), 10, *range(12, 17))]
 
 
 def document(**changes):
@@ -83,6 +84,18 @@ def process(**changes):
     return dataclasses.replace(known, **changes)
 
 
+def server(**changes):
+    return dataclasses.replace(Server(77, "0.29.0", None, "127.0.0.1", True, False), **changes)
+
+
+def canary(**changes):
+    return lambda given: setattr(given.names, "canaries", [dataclasses.replace(Canary(1, 3, 0, 3), **changes)])
+
+
+def listening(**changes):
+    return lambda given: setattr(given.names, "servers", [server(**changes)])
+
+
 def evidence():
     """A tier with nothing wrong, its engine running."""
     given = document()
@@ -107,6 +120,7 @@ def evidence():
         units={"vllm.service": Unit("vllm.service", None, True, "active", "vllm", 0o077, (), True)},
         engines=[Found(77, "vllm.service", "0.29.0", "/venv/lib")],
         running=[Running(77, "vllm.service", ("vllm", "serve", "m", SETTINGS), None, "0.29.0", "/venv/lib", "3.12")],
+        names=Names([server()], True, [Canary(1, 3, 0, 3)]),
         record=record(tier),
         spill=Spill(tagged=True, free_bytes=1 << 29, total_bytes=1 << 30, free_files=1000, total_files=2000),
     )
@@ -302,7 +316,23 @@ FLAWS = [
     ("KV-08", tree(strangers=1), "fail", "1 unknown"),
     ("KV-08", both(tree(False), put("", "record", None)), "unknown", "did not end"),
     ("KV-08", both(tree(errors={"EACCES": 1}), put("", "record", None)), "unknown", "EACCES"),
-    # KV-14
+    # KV-10
+    ("KV-10", canary(unsalted=1), "fail", "1 of its blocks are found without any salt"),
+    ("KV-10", canary(unsalted=1, problem="half"), "fail", "without any salt"),
+    ("KV-10", canary(salted=0), "unknown", "may never have been sent"),
+    ("KV-10", canary(salted=None), "unknown", "may never have been sent"),
+    ("KV-10", canary(problem="a random first parent"), "unknown", "random first parent"),
+    ("KV-10", put("names", "canaries", []), "unknown", "no canary"),
+    ("KV-10", put("names", "problem", "it is no JSON"), "unknown", "no JSON"),
+    ("KV-10", put("names", "gateway", False), "fail", "no gateway"),
+    ("KV-10", put("names", "gateway", None), "unknown", "cannot be seen"),
+    ("KV-10", listening(local=False, listens="0.0.0.0"), "fail", "past the gateway"),
+    ("KV-10", listening(local=False, listens="0.0.0.0", own_network=True), "unknown", "not the host's"),
+    ("KV-10", listening(hash_algorithm="xxhash"), "fail", "xxhash"),
+    ("KV-10", listening(version="0.34.0"), "unknown", "newer"),
+    ("KV-10", both(put("names", "servers", []), put("names", "canaries", [])), "not_applicable", "no vLLM server"),
+    ("KV-10", tier(store="lmcache_fs"), "not_applicable", "not computed here"),
+    # KV-13
     (
         "KV-13",
         put("", "running", [Running(7, "vllm.service", ("vllm", SETTINGS), version="0.34.0")]),
@@ -523,6 +553,11 @@ def _document(path, **changes):
     return document(path=str(path), owner=max(1, os.getuid()), volume=None, **changes)
 
 
+def of_chat(found):
+    """The results of the tier itself, without those of its services' memory."""
+    return [result for result in found["results"] if result["tier"] == "chat"]
+
+
 @pytest.fixture
 def tier_path(tmp_path, monkeypatch):
     # /tmp is no place for a tier; here only the walk matters.
@@ -537,7 +572,7 @@ def tier_path(tmp_path, monkeypatch):
 
 def test_the_audit_runs_on_a_host_that_was_never_hardened(tier_path, tmp_path):
     found = controls.audit(_document(tier_path), map_path=str(tmp_path / "none.json"))
-    results = {result["control"]: result for result in found["results"]}
+    results = {result["control"]: result for result in of_chat(found)}
     assert list(results) == JUDGED
     assert found["verdict"] == "fail"
     assert results["KV-04"]["evidence"]["loose"] == 1
@@ -563,7 +598,7 @@ def test_no_time_makes_the_walk_unknown_and_not_a_pass(tier_path, tmp_path):
     # A walk always gets through one of the units that it can stop between.
     (tier_path / "m_0123456789ab_r0/abd").mkdir()
     found = controls.audit(_document(tier_path), max_seconds=0, map_path=str(tmp_path / "none.json"))
-    statuses = {result["control"]: result["status"] for result in found["results"]}
+    statuses = {result["control"]: result["status"] for result in of_chat(found)}
     assert statuses["KV-05"] in ("unknown", "fail")
     assert statuses["KV-08"] == "unknown"
 
@@ -587,13 +622,13 @@ def test_a_tier_that_left_the_map_is_audited_from_the_installed_one(tier_path, t
     monkeypatch.setattr(evidence_host, "installed_map", lambda path: (old, None))
     found = controls.audit(datamap.normalise([], "gpu1"), map_path="ignored")
     assert [result["status"] for result in found["results"] if result["control"] == "KV-01"] == ["fail"]
-    assert len(found["results"]) == len(JUDGED)
+    assert len(of_chat(found)) == len(JUDGED)
 
 
 def test_what_lies_open_at_the_path_before_hardening_is_counted(tier_path, tmp_path):
     given = document(path=str(tier_path), owner=max(1, os.getuid()))
     found = controls.audit(given, map_path=str(tmp_path / "none.json"))
-    results = {result["control"]: result for result in found["results"]}
+    results = {result["control"]: result for result in of_chat(found)}
     assert "not mounted" in results["KV-02"]["message"]
     assert (results["KV-04"]["status"], results["KV-04"]["evidence"]["blocks"]) == ("fail", 1)
 
@@ -604,7 +639,7 @@ def test_the_closed_mountpoint_of_a_volume_that_is_away_is_not_walked(tier_path,
     os.chown(tier_path, 0, 0)
     os.chmod(tier_path, 0)
     found = controls.audit(given, map_path=str(tmp_path / "none.json"))
-    results = {result["control"]: result for result in found["results"]}
+    results = {result["control"]: result for result in of_chat(found)}
     assert "not mounted" in results["KV-02"]["message"]
     for control in ("KV-04", "KV-08"):
         assert results[control]["status"] == "unknown"

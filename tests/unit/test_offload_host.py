@@ -98,6 +98,8 @@ def host(tmp_path, monkeypatch):
         if argv[:2] == ["systemctl", "cat"]:
             there = cat.get(argv[-1])
             return subprocess.CompletedProcess(argv, 0 if there else 1, there or "", "")
+        if argv[1:3] == ["image", "inspect"]:
+            return subprocess.CompletedProcess(argv, 1, "", "no such image")
         assert argv == ["systemctl", "daemon-reload"]
         this.reloads += 1
         return subprocess.CompletedProcess(argv, 0, "", "")
@@ -296,10 +298,15 @@ def test_credentials_go_by_file_and_are_never_read(host):
 
 @ROOT_ONLY
 def test_a_quadlet_and_a_compose_file_set_account_umask_and_volumes(host, monkeypatch):
-    image = {"image": "vllm/vllm-openai:v0.33.0", "exec": ["vllm", "serve", "m"], "version": "0.33.0", "python": "3.12"}
+    image = {"image": "vllm/vllm-openai:v0.33.0", "exec": ["vllm", "serve", "m"], "python": "3.12"}
     quadlet = {"name": "pod", "target": "quadlet", "settings": SETTINGS, **image}
     compose = {"name": "dock", "target": "compose", "settings": dict(SETTINGS, environment={"A": "$1"}), **image}
-    assert act([quadlet, compose])["problems"] == []
+    first = act([quadlet, compose])
+    assert first["problems"] == []
+    assert {one["source"] for one in first["engines"]} == {"tag of vllm/vllm-openai:v0.33.0"}
+    assert "[unknown-version]" in refused([dict(quadlet, image="vllm/vllm-openai:latest")])
+    assert "is given, 0.33.0 is installed" in refused([dict(quadlet, version="0.32.0")])
+    assert "[old-python]" in refused([dict(compose, python=None)])
     lines = host.read("quadlet/pod.container").splitlines()
     config = f"{host.root}/etc/engine/pod.yaml"
     for line in (

@@ -180,3 +180,8 @@ def test_the_role_passes_every_setting_and_has_the_same_defaults():
         "cache_salt_gateway_state",
         "cache_salt_gateway_key_vault",
     }
+
+
+@pytest.mark.parametrize("path", ["/slots", "/slots/0", "/slots/0/"])
+def test_slots_are_never_opened(path):
+    assert "any client" in (endpoints.path_problem(path, "0.29.0", no_tool_server=True) or "")

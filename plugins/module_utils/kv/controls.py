@@ -12,7 +12,19 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
-from . import discovery, evidence_engine, history, judge_blocks, judge_bucket, judge_engine, judge_place, judge_spill
+from . import (
+    discovery,
+    evidence_engine,
+    evidence_host,
+    history,
+    judge_blocks,
+    judge_bucket,
+    judge_engine,
+    judge_names,
+    judge_place,
+    judge_spill,
+    memory,
+)
 from .datamap import PATH, Document, Tier, merge
 from .evidence_tier import Evidence, Host, collect, host_facts
 from .judge import FAIL, NOT_APPLICABLE, STATUSES, UNKNOWN, WAIVED, Verdict, clean
@@ -41,6 +53,7 @@ CONTROLS: dict[str, Control] = {
     "KV-08": Control("no leftovers", "medium", judge_blocks.no_leftovers),
     # Of buckets alone, from the answer that a playbook brings.
     "KV-09": Control("bucket expires", "high", None),
+    "KV-10": Control("names tell nothing", "high", judge_names.from_evidence),
     "KV-12": Control("no spill", "high", judge_spill.no_spill),
     "KV-13": Control("settings are safe", "high", judge_blocks.settings_safe),
     "KV-14": Control("live expiry is safe", "high", judge_blocks.live_expiry_safe),
@@ -110,6 +123,14 @@ def _without_files(tier: Tier, host: Host) -> list[Result]:
     running = evidence_engine.running(processes, discovery.engines(tier))
     verdict = judge_engine.settings_safe(tier, host.tiers, running, host.declared)
     return [_result("KV-13", tier["name"], verdict) if one["control"] == "KV-13" else one for one in results]
+
+
+def _audit_memory(entry: dict[str, Any], host: Host) -> list[Result]:
+    """The files in memory of one service, judged like a tier's blocks."""
+    owners = [tier["owner"] for tier in host.tiers if tier["name"] in entry["tiers"] and tier["owner"] is not None]
+    uids = [evidence_host.account_of(owner).uid for owner in owners]
+    judged = memory.audit(entry, host.processes, host.root, uids)
+    return [_result(control, memory.name_of(entry), verdict) for control, verdict in judged.items()]
 
 
 def _waiver_problem(waiver: Any, today: datetime.date) -> str | None:
@@ -210,7 +231,10 @@ def audit(
         share = max(0.0, end - time.monotonic()) / max(1, left)
         results += _audit_tier(tier, host, time.monotonic() + share, buckets)
         left -= tier in walked
+    for entry in document["memory"]:
+        results += _audit_memory(entry, host)
     if past is not None:
         results = history.judge(results, past, now)
-    results = apply_waivers(results, waivers, now, [tier["name"] for tier in document["tiers"]])
+    names = [tier["name"] for tier in document["tiers"]] + [memory.name_of(entry) for entry in document["memory"]]
+    results = apply_waivers(results, waivers, now, names)
     return report(document, results, now)

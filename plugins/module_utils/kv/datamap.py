@@ -211,7 +211,8 @@ def check(tiers: Any, host: str, prompt_log_retention_minutes: Any) -> tuple[Doc
         result.append(tier)
         problems += wrong
     problems += _judge_together(result, host)
-    document = {"schema": SCHEMA, "host": host, "prompt_log_retention_minutes": prompt_log, "tiers": result}
+    document: Document = {"schema": SCHEMA, "host": host, "prompt_log_retention_minutes": prompt_log, "tiers": result}
+    document["memory"] = _memory(result)
     return document, problems
 
 
@@ -221,6 +222,19 @@ def normalise(tiers: Any, host: str, prompt_log_retention_minutes: Any = 1440) -
     if problems:
         raise MapError(problems)
     return document
+
+
+def _memory(tiers: Sequence[Tier]) -> list[dict[str, Any]]:
+    """One entry for each service that fills its tiers through files in memory, which no directory of a tier covers."""
+    found: dict[str, dict[str, Any]] = {}
+    for tier in tiers:
+        store = STORES.get(tier["store"]) if isinstance(tier["store"], str) else None
+        if store is None or store.memory is None or tier["state"] not in ("present", "vanished"):
+            continue
+        for service in tier["services"]:
+            entry = found.setdefault(service, {"service": service, "path": store.memory, "tiers": []})
+            entry["tiers"].append(tier["name"])
+    return [found[service] for service in sorted(found)]
 
 
 def _is_int(value: Any) -> bool:
@@ -254,6 +268,8 @@ def validate(document: Any, source: str = PATH) -> Document:
             tier["state"] = "vanished"
     if problems:
         raise MapError(problems)
+    # It follows from the tiers, so a document without it says as much.
+    document.setdefault("memory", again["memory"])
     if again != document:
         raise MapError([Problem(host, "-", source, "it is not in the form that this version writes", fix)])
     return again
@@ -318,7 +334,7 @@ def merge(old: Document | None, new: Document) -> Document:
         problems.append(problem._replace(reason=reason, fix=f"use another place; {_GIVE_UP}"))
     if problems:
         raise MapError(problems)
-    return dict(new, tiers=tiers)
+    return dict(new, tiers=tiers, memory=_memory(tiers))
 
 
 def _judge_heir(tier: Tier, heir: Tier, host: str) -> list[Problem]:

@@ -16,6 +16,7 @@ from . import (
     encryption,
     evidence_engine,
     evidence_host,
+    evidence_names,
     evidence_spill,
     fsio,
     namespaces,
@@ -117,6 +118,7 @@ class Evidence:
     units: dict[str, Unit] = field(default_factory=dict)
     engines: Sequence[discovery.Found] = ()
     running: Sequence[evidence_engine.Running] = ()
+    names: evidence_names.Names = field(default_factory=evidence_names.Names)
     record: dict[str, Any] | None = None
     dead: namespaces.Judgement | None = None
     spill: evidence_spill.Spill = field(default_factory=evidence_spill.Spill)
@@ -230,6 +232,7 @@ def collect(tier: Tier, host: Host, deadline: float | None = None, roots: Roots 
         spill=evidence_spill.look(path, processes, host, roots),
     )
     evidence.running = evidence_engine.running(processes, evidence.engines, roots.proc)
+    evidence.names = evidence_names.look(tier, evidence.running, host.processes, roots.proc)
     if not place.exists:
         return evidence
     mounted = evidence.storage.mountpoint == path

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from . import discovery, fsio, offload_engines, offload_render, system, units
+from . import discovery, fsio, offload_engines, offload_images, offload_render, system, units
 from . import offload_units as text
 from .datamap import Document, Problem, Tier
 from .mapkeys import show
@@ -98,7 +98,9 @@ def facts(entry: Entry) -> Facts:
         elif not entry.command:
             problem = f"this host has no unit {entry.unit} and the entry has no exec to make one of"
     engine = ENGINES["vllm"] if entry.engine == "vllm" else None
-    if engine is None or program is None or entry.target in ("quadlet", "compose"):
+    if engine is not None and entry.target in ("quadlet", "compose"):
+        found = offload_images.installed(entry.image, entry.target)
+    elif engine is None or program is None:
         found = discovery.Installed(None, None, "not looked for")
     else:
         found = discovery.installed(program, engine)

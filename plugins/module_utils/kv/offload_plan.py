@@ -31,8 +31,8 @@ _TYPES: dict[str, Any] = {
 }
 _NEEDED = {
     "systemd": ["unit"],
-    "quadlet": ["image", "exec", "version", "python"],
-    "compose": ["image", "exec", "version", "python"],
+    "quadlet": ["image", "exec"],
+    "compose": ["image", "exec"],
     "files": ["version", "python"],
 }
 _VLLM_ONLY = ("settings", "version", "python", "image", "credentials_file")

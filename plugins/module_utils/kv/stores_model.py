@@ -122,6 +122,7 @@ class Store:
     layout: names below the tier's path; None for a store that leaves no files there.
     live: may blocks be deleted under a running engine? `live_from` is the first engine version where they may,
     None with live=True means every version; live=False means only when stopped.
+    memory: pattern of the files that the engine keeps above this store in memory; no directory of a tier covers them.
     keys: names of the parts of an object's key below the tier's key prefix, for a store in a bucket.
     evidence: OBSERVED if a real writer made these names here, else FROM_SOURCE.
     found_again_from: an engine before that version gives its blocks new names at each start, unless told not to.
@@ -141,6 +142,7 @@ class Store:
     evidence: str = FROM_SOURCE
     namespaces: Namespaces | None = None
     keys: Dir | None = None
+    memory: str | None = None
     found_again_from: Version | None = None
 
     @property

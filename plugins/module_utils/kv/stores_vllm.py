@@ -49,6 +49,7 @@ def _hashed_tree(*namespace_files: File) -> Dir:
     )
 
 
+MEMORY = "/dev/shm/vllm_offload_*"  # noqa: S108
 _CONFIG = File(CONFIG, name(r"config\.json"))
 _PROBE = File(TEMP, name(r"\.o_direct_probe_\d+\.tmp"))
 _AGE_IS_LAST_WRITE = "slots are reused in place: the file's age is that of its last write, however old its blocks are"
@@ -56,6 +57,7 @@ _AGE_IS_LAST_WRITE = "slots are reused in place: the file's age is that of its l
 STORES = (
     Store(
         name="vllm_fs",
+        memory=MEMORY,
         title="vLLM file system tier (OffloadingConnector, secondary tier `fs`; `fs_python` in 0.22)",
         engine="vllm",
         layout=_hashed_tree(_CONFIG, _PROBE),
@@ -149,6 +151,7 @@ STORES = (
     ),
     Store(
         name="kvcr",
+        memory=MEMORY,
         title="KV Cache Runner, tier G3 (vLLM secondary tier `kvcr`, 0.30 and later)",
         engine="kvcr",
         # The operator names the files (g3.paths): only a suffix of ours tells them from a stranger's.
@@ -215,6 +218,7 @@ STORES = (
     ),
     Store(
         name="vllm_p2p",
+        memory=MEMORY,
         title="vLLM peer tier (secondary tier `p2p`, 0.25.0 and later)",
         engine="vllm",
         layout=None,

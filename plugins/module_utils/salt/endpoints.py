@@ -58,6 +58,7 @@ CLOSED = {
     "/v1/unload_lora_adapter": "it changes the engine for every tenant",
     "/tokenize": "it needs no salt and tells the chat template",
     "/detokenize": "it needs no salt and is no tenant's business",
+    "/slots": "llama.cpp: it restores any file of the slot directory for any client",
     "/metrics": "it shows every tenant's traffic; scrape the engine itself",
 }
 # Prompts that are longer than the model's context are cut into chunks without the salt before this version.
@@ -99,6 +100,8 @@ def path_problem(path: str, text: str, no_tool_server: bool) -> str | None:
     """Why this path may not be opened for this version, None if it may."""
     if path.endswith(("/render", "/derender")):
         return "its answer holds the salt"
+    if path.startswith("/slots"):
+        return CLOSED["/slots"]
     if path in CLOSED:
         return CLOSED[path]
     endpoint = ENDPOINTS.get(path)
