@@ -18,7 +18,7 @@ MINUTES ?= 2
 SCENARIO ?= default
 export INVENTORY ARGS KEEP CORE RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit sanity importer testbed integration incumbent rgw claims engine llama molecule soak soak-engine bench docs changelog lock clean
+.PHONY: report help setup build harden shell down test test-all lint unit sanity importer testbed integration incumbent rgw claims engine llama molecule soak soak-engine bench docs changelog lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -62,6 +62,10 @@ incumbent: build ## What community.aws.s3_lifecycle does to rules of others (54 
 rgw: export LLMHOST_PACKAGES = radosgw ceph-mon ceph-osd ceph-common
 rgw: build ## Buckets on a Ceph object gateway of Debian's (60 MB of packages)
 	@pytest tests/rgw $(ARGS)
+
+report: export LLMHOST_PACKAGES = chromium chromium-driver npm
+report: build ## The audit's report in headless Chromium with axe-core (Debian's Chromium, axe-core from npm once)
+	@pytest tests/report $(ARGS)
 
 molecule: build ## A scenario on a test-bed host (SCENARIO=gateway for another one, RELEASE=trixie for Debian 13)
 	@LLMHOST_RELEASE=$(RELEASE) molecule test -s $(SCENARIO) $(ARGS)

@@ -28,9 +28,9 @@ def size(number: float | None) -> str:
         return "-"
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024:
-            return f"{number:.0f} {unit}"
+            return f"{number:.0f}\u00a0{unit}"
         number /= 1024
-    return f"{number:.1f} TiB"
+    return f"{number:.1f}\u00a0TiB"
 
 
 def _svg(title: str, parts: Sequence[str]) -> str:
