@@ -30,7 +30,7 @@ class ActionModule(ActionBase):
                 "dest": {"type": "path", "required": True},
                 "hosts": {"type": "list", "elements": "str", "default": []},
                 "audit": {"type": "str", "default": "llmhost_audit_result"},
-                "found": {"type": "str", "default": "llmhost_found_result"},
+                "found": {"type": "str", "default": "llmhost_audit_result"},
                 "data_map": {"type": "str", "default": "llmhost_audit_map"},
                 "title": {"type": "str", "default": "KV state of the fleet"},
                 "merge": {"type": "list", "elements": "path", "default": []},

@@ -50,9 +50,10 @@ options:
     default: llmhost_audit_result
   found:
     description:
-      - Name of the variable in which the result of M(llmhost.hardening.kv_tier_info) was registered.
+      - Name of the variable in which the result of M(llmhost.hardening.kv_tier_info), or of
+        M(llmhost.hardening.kv_audit) with its option C(discover), was registered.
     type: str
-    default: llmhost_found_result
+    default: llmhost_audit_result
   data_map:
     description:
       - Name of the variable that holds the normalised data map.

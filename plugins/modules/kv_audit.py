@@ -48,6 +48,17 @@ options:
       until:
         description: Last day (UTC) on which the waiver holds, as C(YYYY-MM-DD).
         type: str
+  discover:
+    description:
+      - Also look for KV state that no data map names, as M(llmhost.hardening.kv_tier_info) does, in the same task.
+      - What is found is in RV(found) and judged by no control of this module.
+    type: bool
+    default: false
+  scan_seconds:
+    description:
+      - With O(discover), how many seconds the scan for trees that nothing names may take. V(0) leaves it out.
+    type: int
+    default: 10
   max_seconds:
     description:
       - How many seconds the walks through all tiers may take together. A tier whose walk does not end in its share is
@@ -162,8 +173,19 @@ failed_controls:
   type: list
   elements: str
   sample: ["KV-03 chat"]
+found:
+  description: What was found, as M(llmhost.hardening.kv_tier_info) returns it.
+  returned: with O(discover)
+  type: dict
 history:
-  description: What C(kvtier audit) kept of the last 720 audits of this host. Times are in seconds since 1970 (UTC).
+  description:
+    - Time, verdict and tiers of at most 200 past audits of this host, evenly taken out of what C(kvtier audit) kept.
+    - Times are in seconds since 1970 (UTC).
+  returned: success
+  type: list
+  elements: dict
+history_gaps:
+  description: The last 100 times of more than two hours without an audit, with C(from) and C(to).
   returned: success
   type: list
   elements: dict
@@ -176,10 +198,7 @@ history_problems:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import controls, datamap, history
-
-# So many past audits are returned: a month of them.
-HISTORY = 720
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import controls, datamap, history, tiers_found
 
 
 def main() -> None:
@@ -189,6 +208,8 @@ def main() -> None:
         argument_spec={
             "data_map": {"type": "dict"},
             "waivers": {"type": "list", "elements": "dict", "default": [], "options": waiver},
+            "discover": {"type": "bool", "default": False},
+            "scan_seconds": {"type": "int", "default": 10},
             "max_seconds": {"type": "int", "default": 60},
             "buckets": {"type": "dict"},
         },
@@ -205,10 +226,13 @@ def main() -> None:
     failed = [
         "{control} {tier}".format(**result) for result in audit["results"] if result["status"] in ("fail", "unknown")
     ]
-    kept = past.lines[-HISTORY:]
-    module.exit_json(
-        changed=False, audit=audit, failed_controls=failed, history=kept, history_problems=past.problems[:HISTORY]
-    )
+    answer = {"audit": audit, "failed_controls": failed, **history.summary(past)}
+    if module.params["discover"]:
+        try:
+            answer["found"] = tiers_found.find(scan_seconds=max(0, module.params["scan_seconds"]))
+        except OSError as error:
+            module.fail_json(msg=f"the host cannot be looked at: {error}", audit=audit)
+    module.exit_json(changed=False, **answer)
 
 
 if __name__ == "__main__":

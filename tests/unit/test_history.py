@@ -129,3 +129,13 @@ def test_an_audit_becomes_a_line():
     kept = history.line_of(audit, {"chat": 3})
     assert kept["results"] == {"KV-06 chat": "fail"}
     assert kept["tiers"] == {"chat": {"oldest_age_seconds": 9, "overdue": 1, "deleted": 3}}
+
+
+def test_a_summary_is_short_keeps_every_gap_and_the_last_line(tmp_path):
+    times = [DAY + 900 * step + (20000 if step > 500 else 0) for step in range(1000)]
+    past = history.History([line(time) for time in times], ["x"] * 500)
+    told = history.summary(past)
+    assert len(told["history"]) == history.MOST_LINES and told["history"][-1]["time"] == times[-1]
+    assert told["history_gaps"] == [{"from": times[500], "to": times[501]}]
+    assert len(told["history_problems"]) == history.MOST_GAPS
+    assert history.summary(history.History([], []))["history"] == []

@@ -87,5 +87,6 @@ def test_each_metric_has_help_type_and_unique_samples():
 
 def test_every_name_is_documented_and_no_other():
     known = {*metrics.TIER_METRICS, *metrics.RUN_METRICS, *metrics.CONTROL_METRICS, *metrics.AUDIT_METRICS}
+    known |= {*metrics.SPACE_METRICS, *metrics.SHM_METRICS}
     section = DOCS.read_text().split("## Metrics")[1].split("\n## ")[0]
     assert set(re.findall(r"^\| `(llmhost_\w+)`", section, re.MULTILINE)) == known

@@ -7,7 +7,8 @@ import os
 import stat
 
 # What a host writes by itself, and where Ansible puts what it runs.
-LEFT_OUT = ("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp", "/var/log", "/root", "/var/lib/systemd", "/var/lib/chrony")
+LEFT_OUT = ("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp", "/var/log", "/root", "/var/lib/systemd")
+LEFT_OUT += ("/var/lib/chrony",)
 READ = ("/etc", "/srv", "/usr/local", "/var/lib/llmhost", "/var/spool/cron")
 
 

@@ -33,6 +33,10 @@ GAP_SHOWN_SECONDS = 86400
 _NOTHING = "0" * 64
 
 
+# What goes to the controller: a fleet has a thousand hosts.
+MOST_LINES, MOST_GAPS = 200, 100
+
+
 class History(NamedTuple):
     """The lines that can be believed, and what is wrong with the file."""
 
@@ -150,6 +154,18 @@ def gaps(lines: Sequence[Mapping[str, Any]], now: float | None = None) -> list[t
     """From when to when no audit ran; with now also since the last one."""
     times = [float(line["time"]) for line in lines] + ([now] if now is not None and lines else [])
     return [(one, two) for one, two in zip(times, times[1:]) if two - one > GAP_SECONDS]
+
+
+def summary(past: History) -> dict[str, Any]:
+    """The history in little room: every gap counts, but not every line."""
+    step = -(-len(past.lines) // MOST_LINES) or 1
+    # Backwards, so that the last one is always there.
+    thin = past.lines[::-1][::step][::-1]
+    return {
+        "history": [{key: line.get(key) for key in ("time", "verdict", "tiers")} for line in thin],
+        "history_gaps": [{"from": one, "to": two} for one, two in gaps(past.lines)[-MOST_GAPS:]],
+        "history_problems": past.problems[:MOST_GAPS],
+    }
 
 
 def judge(results: Sequence[Mapping[str, Any]], history: History, now: float) -> list[dict[str, Any]]:

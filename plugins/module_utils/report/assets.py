@@ -21,6 +21,7 @@ a{color:var(--accent)}p{margin:4px 0 8px}.dim{color:var(--dim)}
 .scroll{overflow-x:auto;border:1px solid var(--line);border-radius:6px}
 table{border-collapse:collapse;width:100%;font-size:.9rem}
 th,td{text-align:left;padding:5px 8px;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
+td:first-child{min-width:10ch}
 thead th{background:var(--soft);white-space:nowrap;overflow-wrap:normal}td.n{text-align:right;white-space:nowrap}
 .matrix td{text-align:center;white-space:nowrap}.matrix thead th{text-align:center}
 .s{display:inline-block;border-radius:4px;padding:1px 6px;font-weight:600;white-space:nowrap}

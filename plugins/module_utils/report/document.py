@@ -62,6 +62,8 @@ def host(name: str, answer: Any, data_map: Any = None, found: Any = None) -> dic
     tiers += [
         _tier({"name": name}, results) for name in dict.fromkeys(r["tier"] for r in results) if _is_tier(name, named)
     ]
+    if audit and answer.get("failed"):
+        reason = _text(answer.get("msg")) or "the audit did not end"
     undeclared = _undeclared(_list(known.get("tiers")), tiers)
     bad = any(one["status"] in BAD for one in results)
     history = [line for line in _list(answer.get("history")) if isinstance(line, Mapping)]
@@ -69,7 +71,7 @@ def host(name: str, answer: Any, data_map: Any = None, found: Any = None) -> dic
         "name": name,
         "state": state,
         "reason": reason,
-        "verdict": "fail" if state != AUDITED or bad or undeclared else "pass",
+        "verdict": "fail" if state != AUDITED or reason or bad or undeclared else "pass",
         "time": _number(audit.get("time")),
         "counts": {status: sum(one["status"] == status for one in results) for status in STATUSES},
         "tiers": tiers,
@@ -80,8 +82,16 @@ def host(name: str, answer: Any, data_map: Any = None, found: Any = None) -> dic
         "results": results,
         "history": [_line(one) for one in history],
         "history_problems": [_text(one) for one in _list(answer.get("history_problems"))],
-        "gaps": gaps(history),
+        "gaps": _gaps(answer, history),
     }
+
+
+def _gaps(answer: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """What the host counted itself, over all it keeps; the lines that came from it are only some of them."""
+    if "history_gaps" not in answer:
+        return gaps(history)
+    pairs = [(_number(one.get("from")), _number(one.get("to"))) for one in map(_mapping, _list(answer["history_gaps"]))]
+    return [{"from": one, "to": two} for one, two in pairs if one is not None and two is not None and two > one]
 
 
 def _is_tier(name: str, named: Iterable[str]) -> bool:

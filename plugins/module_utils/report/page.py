@@ -198,7 +198,8 @@ def _list(title: str, lines: Sequence[str]) -> str:
 
 def _host(host: Mapping[str, Any], ids: _Ids, full: bool) -> str:
     audited = host["state"] == AUDITED
-    body = _plots(host) + _results(host, full) if audited else f"<p>{_not_audited(host)}</p>"
+    late = f"<p>{_not_audited(host)}</p>" if audited and host["reason"] else ""
+    body = late + _plots(host) + _results(host, full) if audited else f"<p>{_not_audited(host)}</p>"
     body += _list(
         "Not in the data map",
         [

@@ -28,9 +28,9 @@ def size(number: float | None) -> str:
         return "-"
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024:
-            return f"{number:.0f} {unit}"
+            return f"{number:.0f}\u00a0{unit}"
         number /= 1024
-    return f"{number:.1f} TiB"
+    return f"{number:.1f}\u00a0TiB"
 
 
 def _svg(title: str, parts: Sequence[str]) -> str:
@@ -88,12 +88,14 @@ def growth(history: Sequence[Mapping[str, Any]], gaps: Sequence[Mapping[str, flo
         f'<rect class="gap" x="{across(gap["from"]):.1f}" y="4" width="{across(gap["to"]) - across(gap["from"]):.1f}" '
         f'height="{_H - _BOTTOM - 4}"><title>no audit for {duration(gap["to"] - gap["from"])}</title></rect>'
         for gap in gaps
+        if first <= gap["from"] and gap["to"] <= last
     ]
-    breaks = {gap["to"] for gap in gaps}
     runs: list[list[str]] = [[]]
+    earlier = first
     for time, value in points:
-        if time in breaks:
+        if any(earlier <= gap["from"] and gap["to"] <= time for gap in gaps):
             runs.append([])
+        earlier = time
         runs[-1].append(f"{across(time):.1f},{_H - _BOTTOM - (_H - _BOTTOM - 14) * value / top:.1f}")
     parts += [f'<polyline class="growth" points="{" ".join(run)}"/>' for run in runs if run]
     parts.append(

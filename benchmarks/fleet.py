@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Audit of simulated hosts (local connections) against `ansible all -m ping` on the same inventory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def timed(command: list[str], place: str, accepted: tuple[int, ...]) -> float:
+    """Seconds that a command takes."""
+    began = time.monotonic()
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    took = time.monotonic() - began
+    if done.returncode not in accepted:
+        sys.exit(f"{command[0]} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return took
+
+
+def main() -> None:
+    """Print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hosts", type=int, default=200)
+    parser.add_argument("--forks", type=int, default=20)
+    parser.add_argument("--scan-seconds", type=int, default=0, help="search each host for trees that nothing names")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        common = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
+        common["llmhost_scan_seconds"] = options.scan_seconds
+        names: dict[str, dict[str, str]] = {f"gpu{number:04}": {} for number in range(options.hosts)}
+        inventory = Path(place, "inventory.json")
+        inventory.write_text(json.dumps({"all": {"vars": common, "hosts": names}}))
+        end = ["-i", str(inventory), "--forks", str(options.forks)]
+        os.environ.setdefault("ANSIBLE_COLLECTIONS_PATH", str(ROOT / ".build/collections"))
+        ping = timed(["ansible", "all", "-m", "ansible.builtin.ping", *end], place, (0,))
+        # All hosts are this one: what lies on it may fail the audit, which is not measured here.
+        audit = timed(["ansible-playbook", str(ROOT / "playbooks/audit.yml"), *end], place, (0, 2))
+        report = json.loads(Path(place, "report/report.json").read_text())
+        page = Path(place, "report/report.html").stat().st_size
+    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    answer = {
+        "hosts": options.hosts,
+        "forks": options.forks,
+        "cores": os.cpu_count(),
+        "ping_seconds": round(ping, 1),
+        "audit_seconds": round(audit, 1),
+        "ratio": round(audit / ping, 2),
+        "largest_process_mib": memory >> 10,
+        "page_kib": page >> 10,
+        "audited": sum(host["state"] == "audited" for host in report["hosts"]),
+    }
+    sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
