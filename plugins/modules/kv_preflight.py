@@ -21,6 +21,20 @@ options:
     description: The normalised data map, as the filter P(llmhost.hardening.data_map#filter) returns it.
     type: dict
     required: true
+  wipe:
+    description: Devices whose present content is given up, as of P(llmhost.hardening.kv_volume#module).
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      device:
+        description: The device exactly as the data map names it.
+        type: str
+        required: true
+      serial:
+        description: The serial number that the device itself reports.
+        type: str
+        required: true
 extends_documentation_fragment:
   - llmhost.hardening.attributes
 attributes:
@@ -61,10 +75,17 @@ import sys
 
 from ansible.module_utils.basic import AnsibleModule
 
+WIPE = {
+    "type": "list",
+    "elements": "dict",
+    "default": [],
+    "options": {"device": {"type": "str", "required": True}, "serial": {"type": "str", "required": True}},
+}
+
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={"data_map": {"type": "dict", "required": True}},
+        argument_spec={"data_map": {"type": "dict", "required": True}, "wipe": WIPE},
         supports_check_mode=True,
     )
     if sys.version_info < (3, 9):  # noqa: UP036  what ruff takes for granted is what is asked here
@@ -78,7 +99,7 @@ def main() -> None:
     try:
         document = datamap.validate(module.params["data_map"], "data_map")
         facts = preflight.gather(document)
-        problems = preflight.judge(document, facts)
+        problems = preflight.judge(document, facts, module.params["wipe"])
         if problems:
             raise datamap.MapError(problems)
         for text in preflight.warnings(document, facts):

@@ -11,7 +11,7 @@ module: kv_volume
 short_description: Put tiers on encrypted volumes
 version_added: 0.1.0
 description:
-  - Gives every tier of the data map that has a volume of backend V(dmcrypt) its image file, its entries in
+  - Gives every tier of the data map that has a volume of backend V(dmcrypt) its image file or header, its entries in
     C(/etc/crypttab) and C(/etc/fstab), and mounts it. The key is random, lives in kernel memory only and is new at
     each boot.
   - Blocks that lay in the path before the mount are destroyed, only names that the store registry knows. Names it does
@@ -24,6 +24,22 @@ options:
     description: The normalised data map, as the filter P(llmhost.hardening.data_map#filter) returns it.
     type: dict
     required: true
+  wipe:
+    description:
+      - Devices whose present content is given up. Without it a device that carries anything is refused.
+      - The role fills it from C(-e kv_volume_wipe=...) only, never from an inventory.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      device:
+        description: The device exactly as the data map names it.
+        type: str
+        required: true
+      serial:
+        description: The serial number that the device itself reports.
+        type: str
+        required: true
 extends_documentation_fragment:
   - llmhost.hardening.attributes
 attributes:
@@ -53,7 +69,7 @@ volumes:
   returned: success
   type: list
   elements: dict
-  sample: [{tier: chat, mapper: llmhost_chat, image: /var/lib/llmhost/chat.img, mounted: true}]
+  sample: [{tier: chat, mapper: llmhost_chat, image: /var/lib/llmhost/chat.img, device: null, mounted: true}]
 steps:
   description: What was done, or in check mode what would be.
   returned: success
@@ -70,19 +86,27 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, system, volume_make
 
+WIPE = {
+    "type": "list",
+    "elements": "dict",
+    "default": [],
+    "options": {"device": {"type": "str", "required": True}, "serial": {"type": "str", "required": True}},
+}
+
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={"data_map": {"type": "dict", "required": True}},
+        argument_spec={"data_map": {"type": "dict", "required": True}, "wipe": WIPE},
         supports_check_mode=True,
     )
+    wipes = module.params["wipe"]
     try:
         document = datamap.validate(module.params["data_map"], "data_map")
         if module.check_mode:
-            result = volume_make.run(document, act=False)
+            result = volume_make.run(document, act=False, wipes=wipes)
         else:
             with system.exclusive():
-                result = volume_make.run(document, act=True)
+                result = volume_make.run(document, act=True, wipes=wipes)
     except datamap.MapError as error:
         module.fail_json(msg=str(error), problems=[problem._asdict() for problem in error.problems])
     except (system.HostError, OSError) as error:

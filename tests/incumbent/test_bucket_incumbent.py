@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import s3_servers
 from module_runner import run
+from pinned import pinned
 from s3_servers import KEY, SECRET, block
 
 PINS = Path(__file__).with_name("requirements.txt")
-CACHE = Path(os.environ.get("LLMHOST_CACHE", Path.home() / ".cache/llmhost"))
 THEIRS = {"Filter": {"Tag": {"Key": "team", "Value": "x"}}, "Expiration": {"Days": 30}}
 
 
@@ -28,15 +28,7 @@ def weed():
 @pytest.fixture(scope="session")
 def collections():
     """Where the collections of the ansible bundle lie; installed once into the cache."""
-    version = PINS.read_text().partition("ansible==")[2].split()[0]
-    place = CACHE / f"ansible-{version}"
-    if not (place / "ansible_collections/community/aws").is_dir():
-        uv = Path(sys.executable).parent / "uv"
-        command = [uv, "pip", "install", "-q", "--no-deps", "--require-hashes", "--target", place, "-r", PINS]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.fail(f"the ansible bundle cannot be had: {done.stderr}", pytrace=False)
-    return place
+    return pinned(PINS)
 
 
 def incumbent(weed, collections, bucket, arguments, *flags):

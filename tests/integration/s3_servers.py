@@ -31,10 +31,11 @@ DAY = 86400
 
 
 def program(name: str) -> str:
-    found = BIN / name
-    if not found.exists():
-        raise RuntimeError(f"{found} is missing: make setup installs it from tests/requirements.lock")
-    return str(found)
+    """A program of the test requirements: beside this interpreter, or in the PATH that make sets."""
+    found = str(BIN / name) if (BIN / name).exists() else shutil.which(name)
+    if found is None:
+        raise RuntimeError(f"{name} is missing: make setup installs it from tests/requirements.lock")
+    return found
 
 
 def free_ports(number: int) -> list[int]:
@@ -157,7 +158,9 @@ class Weed(Server):
             data, count = _aged(saved.read_bytes(), f"/buckets/{bucket}/", prefix, int(days * DAY))
             patched.write_bytes(data)
             # The load ends in the background: the shell must live on for a moment.
-            self.shell(f"fs.meta.load {patched}", *[f"fs.tree /buckets/{bucket}"] * 3)
+            # A directory that is there keeps the time of its making.
+            gone = [f"fs.rm -r /buckets/{bucket}/.uploads"] if b".uploads" in data else []
+            self.shell(*gone, f"fs.meta.load {patched}", *[f"fs.tree /buckets/{bucket}"] * 3)
         return count
 
 
@@ -206,7 +209,7 @@ def _joined(fields: list[tuple[int, int, Any]]) -> bytes:
 
 
 def _aged(data: bytes, root: str, prefix: str, seconds: int) -> tuple[bytes, int]:
-    """A metadata dump with mtime (2) and crtime (6) of matching files moved into the past."""
+    """A metadata dump with mtime (2) and crtime (6) of matching files and unfinished uploads moved into the past."""
     out, count, at = b"", 0, 0
     while at < len(data):
         (length,) = struct.unpack(">I", data[at : at + 4])
@@ -220,6 +223,9 @@ def _aged(data: bytes, root: str, prefix: str, seconds: int) -> tuple[bytes, int
             name = next((one for field, _w, one in entry if field == 1), b"").decode()
             is_directory = any(field == 2 and one for field, _w, one in entry)
             path = f"{directory}/{name}"
+            # An unfinished upload is a directory there.
+            if is_directory and directory == root + ".uploads":
+                is_directory = False
             if is_directory or not path.startswith(root) or not path[len(root) :].startswith(prefix):
                 continue
             count += 1
@@ -271,8 +277,8 @@ def weed() -> Iterator[Weed]:
         flags += [f"-admin.dataDir={root}/admin", "-webdav=false", "-s3.iam=false", "-s3.port.iceberg=0"]
         flags += [f"-metricsPort={free_ports(1)[0]}"]
         # It writes an option file into its working directory.
-        with _process([program("weed"), "-logtostderr=true", "mini", *flags], root) as process:
-            wait_until(lambda: _status(ports["s3"], "/healthz") == 200, what="SeaweedFS")
+        with serving([program("weed"), "-logtostderr=true", "mini", *flags], root) as process:
+            wait_until(lambda: status(ports["s3"], "/healthz") == 200, what="SeaweedFS")
             server = Weed(
                 f"http://127.0.0.1:{ports['s3']}",
                 root,
@@ -292,12 +298,12 @@ def rclone() -> Iterator[Server]:
         (root / "data").mkdir()
         command = [program("rclone"), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--config", str(root / "none")]
         command += ["--auth-key", f"{KEY},{SECRET}", str(root / "data")]
-        with _process(command, root) as process:
-            wait_until(lambda: _status(port, "/") > 0, what="rclone")
+        with serving(command, root) as process:
+            wait_until(lambda: status(port, "/") > 0, what="rclone")
             yield Server(f"http://127.0.0.1:{port}", root, process)
 
 
-def _status(port: int, path: str) -> int:
+def status(port: int, path: str) -> int:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     with contextlib.closing(connection):
         connection.request("GET", path)
@@ -327,9 +333,12 @@ def _place() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _process(command: list[str], root: Path) -> Iterator[subprocess.Popen[bytes]]:
+def serving(
+    command: list[str], root: Path, environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A server process that is ended with the context."""
     with (root / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=root, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(command, cwd=root, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     try:
         yield process
     finally:
@@ -344,7 +353,7 @@ def _process(command: list[str], root: Path) -> Iterator[subprocess.Popen[bytes]
 class Between:
     """A proxy in front of a server. `meddle(method, path, body)` gives an answer of its own, CUT, or None to forward.
 
-    answered(method, path, status, body) may change what the server said.
+    answered(method, path, status, body) may change what the server said; date: what it says the time is.
     """
 
     CUT = object()
@@ -355,6 +364,7 @@ class Between:
         host, port = target.removeprefix("http://").split(":")
         self.meddle: Callable[[str, str, bytes], Any] = lambda method, path, body: None
         self.answered: Callable[[str, str, int, bytes], tuple[int, bytes]] = lambda m, p, status, body: (status, body)
+        self.date: str | None = None
         self.seen: list[str] = []
         self.headers: dict[str, dict[str, str]] = {}
         between = self
@@ -388,7 +398,7 @@ class Between:
                         for name, value in response.getheaders()
                         if name.lower() not in ("content-length", "transfer-encoding", "connection")
                     }
-                    self.reply(status, headers, data)
+                    self.reply(status, headers if between.date is None else {**headers, "Date": between.date}, data)
 
             def reply(self, status: int, headers: dict[str, str], data: bytes) -> None:
                 self.send_response_only(status)
@@ -421,11 +431,10 @@ class Between:
         self.server.server_close()
 
 
-def self_signed(place: Path) -> Path:
-    """A certificate for 127.0.0.1 that nobody has signed, its key beside it."""
-    command = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
-    )
+def self_signed(place: Path, address: str = "127.0.0.1") -> Path:
+    """A certificate for an address that nobody has signed, its key beside it."""
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1"
+    command += f" -subj /CN={address} -addext subjectAltName=IP:{address}"
     files = ["-keyout", str(place / "key.pem"), "-out", str(place / "cert.pem")]
     subprocess.run([*command.split(), *files], check=True, capture_output=True)
     return place / "cert.pem"

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import email.utils
 import re
 import threading
+import time
 
 import pytest
 import s3_servers
@@ -197,6 +199,41 @@ def test_a_versioned_bucket_gets_rules_for_versions_and_markers_too(weed):
     assert info(weed, bucket)["status"] == "ok"
 
 
+def test_holes_about_old_versions_and_changed_rules_of_ours_are_seen(weed):
+    bucket = weed.bucket()
+    weed.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    weed.put(bucket, block(1))
+    assert lifecycle(weed, bucket)["changed"]
+    (mine, _markers) = weed.rules(bucket)
+    for change, code in (
+        ({"NoncurrentVersionExpiration": {"NoncurrentDays": 5}}, "noncurrent_too_long"),
+        ({"NoncurrentVersionExpiration": {"NoncurrentDays": 1, "NewerNoncurrentVersions": 3}}, "newer_noncurrent_kept"),
+        ({"Filter": {"Prefix": "qwen/Qwen_"}}, "rule_changed"),
+    ):
+        weed.set_rules(bucket, {**mine, **change})
+        found = info(weed, bucket)
+        assert code in codes(found, breaking=True) and not found["kept"], found
+    assert lifecycle(weed, bucket)["changed"] and info(weed, bucket)["status"] == "ok"
+
+
+def test_an_overdue_object_under_legal_hold_is_named(weed):
+    bucket = "held-1"
+    weed.client.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=True)
+    weed.put(bucket, block(1))
+    weed.client.put_object_legal_hold(Bucket=bucket, Key=block(1), LegalHold={"Status": "ON"})
+    weed.age(bucket, 30)
+    found = info(weed, bucket)
+    assert {"object_held", "overdue_objects"} <= codes(found, breaking=True), found["findings"]
+
+
+def test_a_clock_that_is_off_is_seen(weed):
+    bucket = weed.bucket()
+    with Between(weed.endpoint) as between:
+        between.date = email.utils.formatdate(time.time() - 3600, usegmt=True)
+        found = info(weed, bucket, endpoint=between.endpoint)
+    assert "clock_skew" in codes(found)
+
+
 def test_overdue_versions_and_uploads_are_counted(weed):
     bucket = weed.bucket()
     weed.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
@@ -205,8 +242,14 @@ def test_overdue_versions_and_uploads_are_counted(weed):
     weed.client.create_multipart_upload(Bucket=bucket, Key=block(3))
     weed.age(bucket, 30)
     found = info(weed, bucket)
-    assert {"overdue_objects", "overdue_versions"} <= codes(found, breaking=True)
+    assert {"overdue_objects", "overdue_versions", "overdue_uploads"} <= codes(found, breaking=True)
     assert found["proof"]["uploads"]["seen"] == 1
+    # The server ends the upload by our rule. It knows itself since when a version is old: no aging reaches that.
+    assert lifecycle(weed, bucket)["changed"]
+    weed.expire()
+    assert not weed.client.list_multipart_uploads(Bucket=bucket).get("Uploads")
+    left = weed.client.list_object_versions(Bucket=bucket)
+    assert [one["IsLatest"] for one in left["Versions"]] == [False, False] and len(left["DeleteMarkers"]) == 1
 
 
 def test_a_retention_of_a_day_is_not_enforceable_and_gets_its_backstop(weed):

@@ -26,6 +26,12 @@ def guest_name(text: str) -> str:
     return text
 
 
+def disk_size(text: str) -> str:
+    if not re.fullmatch(r"[1-9][0-9]{0,4}[MG]", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: a size is a number and M or G")
+    return text
+
+
 def show(value: object) -> None:
     print(json.dumps(value, indent=2))
 
@@ -50,7 +56,7 @@ def cmd_up(args: argparse.Namespace) -> int:
         try:
             if not (args.cold and guest.meta):
                 found = bed_image.image(args.release)
-                guest.create(found.release, found.path, found.accel, found.ready)
+                guest.create(found.release, found.path, found.accel, found.ready, args.disk)
             guest.start(load=not args.cold)
             guest.wait_ssh()
         except BaseException:
@@ -142,6 +148,9 @@ def parser() -> argparse.ArgumentParser:
     up = add("up", "start a guest from the snapshot, or boot it")
     up.add_argument("--release", default="bookworm", choices=bed_image.RELEASES)
     up.add_argument("--cold", action="store_true", help="boot; a killed guest keeps its disk")
+    up.add_argument(
+        "--disk", action="append", type=disk_size, default=[], metavar="SIZE", help="one more disk, by-id virtio-bed-N"
+    )
     add("reboot", "reboot a guest and wait for it")
     add("reset", "back to the snapshot, in place")
     add("kill", "power loss")

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,12 @@ def qemu_command(name: str, image: str, accel: str, port: int, load: bool) -> li
         "-serial", "file:console.log", "-qmp", "unix:qmp.sock,server=on,wait=off",
         *(["-loadvm", SNAPSHOT] if load else []),
     ]  # fmt: skip
+
+
+def disk_arguments(number: int) -> tuple[str, str]:
+    """Values of -drive and -device for one more disk; its by-id name is virtio-bed-NUMBER."""
+    drive = f"if=none,id=data{number},file=data{number}.qcow2,format=qcow2,discard=unmap"
+    return drive, f"virtio-blk-pci,drive=data{number},id=disk{number},serial=bed-{number}"
 
 
 def ssh_options(key: str, control: str | None) -> list[str]:
@@ -140,8 +146,11 @@ class Guest:
             raise BedError(f"guest {self.name} is not running: bed.py up {self.name} --cold boots its disk")
         return self
 
-    def create(self, release: str, image: Path, accel: str, ready: Path | None) -> None:
-        """A fresh folder: a copy of the snapshot's small disk, or for its making an empty one, over the shared base."""
+    def create(self, release: str, image: Path, accel: str, ready: Path | None, disks: Sequence[str] = ()) -> None:
+        """A fresh folder: a copy of the snapshot's small disk, or for its making an empty one, over the shared base.
+
+        disks: sizes of more disks, empty ones.
+        """
         self.end()
         if self.path.exists():
             shutil.rmtree(self.path)
@@ -152,7 +161,10 @@ class Guest:
         else:
             copy = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", "base.qcow2", "-F", "qcow2", "disk.qcow2"]
         subprocess.run(copy, check=True, cwd=self.path)
-        self.meta = {"release": release, "image": str(image), "accel": accel}
+        for number, size in enumerate(disks):
+            blank = ["qemu-img", "create", "-q", "-f", "qcow2", f"data{number}.qcow2", size]
+            subprocess.run(blank, check=True, cwd=self.path)
+        self.meta = {"release": release, "image": str(image), "accel": accel, "disks": list(disks)}
         self.save()
 
     def save(self) -> None:
@@ -169,6 +181,10 @@ class Guest:
         for _attempt in range(5):
             port = self.meta.get("port") or free_port()
             command = tie + qemu_command(self.name, self.meta["image"], self.meta["accel"], port, load)
+            if not load:
+                for number in self.disks():
+                    drive, device = disk_arguments(number)
+                    command += ["-drive", drive, "-device", device]
             with open(self.path / "qemu.log", "wb") as log:
                 process = subprocess.Popen(
                     command, cwd=self.path, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -176,12 +192,27 @@ class Guest:
             self.meta.update(port=port, pid=process.pid, started=start_time(process.pid))
             self.save()
             if self.answers_monitor(process):
+                if load:
+                    self.plug_disks()
                 return
             log_text = (self.path / "qemu.log").read_text(encoding="utf-8", errors="replace")
             if "host forwarding" not in log_text:
                 raise BedError(f"QEMU ended at once for {self.name}: {log_text.strip()}")
             self.meta.pop("port")
         raise BedError(f"no free loopback port for {self.name}")
+
+    def disks(self) -> list[int]:
+        """Numbers of the disks that are there; a test takes one away by renaming its file while the guest is down."""
+        count = len(self.meta.get("disks", []))
+        return [number for number in range(count) if (self.path / f"data{number}.qcow2").exists()]
+
+    def plug_disks(self) -> None:
+        """Into the running guest: the snapshot that it was loaded from knows none of them."""
+        with self.monitor() as hmp:
+            for number in self.disks():
+                drive, device = disk_arguments(number)
+                hmp(f"drive_add 0 {drive}")
+                hmp(f"device_add {device}")
 
     def answers_monitor(self, process: subprocess.Popen[bytes]) -> bool:
         while process.poll() is None:
@@ -218,7 +249,7 @@ class Guest:
 
                 def hmp(line: str) -> str:
                     text = str(command("human-monitor-command", **{"command-line": line})).strip()
-                    if text and not line.startswith("info "):
+                    if text not in ("", "OK") and not line.startswith("info "):
                         raise BedError(f"QEMU monitor of {self.name}: {line}: {text}")
                     return text
 
@@ -280,6 +311,8 @@ class Guest:
             (self.path / "ssh.sock").unlink(missing_ok=True)
 
     def reset(self) -> None:
+        if self.disks():
+            raise BedError(f"guest {self.name} has disks that its snapshot does not know: down and up instead")
         self.control_exit()
         with self.monitor() as hmp:
             hmp(f"loadvm {SNAPSHOT}")

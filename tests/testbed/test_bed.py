@@ -192,3 +192,13 @@ def test_state_of_a_guest_survives_as_json(own_cache: Path) -> None:
     made.save()
     assert json.loads((own_cache / "instances/a/instance.json").read_text(encoding="utf-8"))["port"] == 2222
     assert bed_guest.Guest("a").port == 2222
+
+
+def test_more_disks_have_stable_names_and_sane_sizes() -> None:
+    args = bed.parser().parse_args(["up", "x", "--disk", "1G", "--disk", "512M"])
+    assert args.disk == ["1G", "512M"]
+    drive, device = bed_guest.disk_arguments(1)
+    assert "id=data1,file=data1.qcow2" in drive and device.endswith("serial=bed-1")
+    for size in ("1", "1T", "0G", "1G,file=/etc/shadow"):
+        with pytest.raises(SystemExit):
+            bed.parser().parse_args(["up", "x", "--disk", size])

@@ -122,6 +122,24 @@ def test_a_tier_without_a_flaw_passes_every_control():
     )
 
 
+@pytest.mark.parametrize(
+    ("until", "changes", "status", "words"),
+    [
+        ("9999-12-31", {}, "pass", "declared, not proven, until 9999-12-31: EBS, ticket 7"),
+        ("1970-01-02", {}, "fail", "not encrypted"),
+        ("9999-12-31", {"local": False}, "fail", "not local"),
+    ],
+)
+def test_encryption_that_no_host_can_see_is_shown_as_declared_and_ends(until, changes, status, words):
+    given = evidence()
+    attested = {"reason": "EBS, ticket 7", "until": until}
+    given.tier = document(volume={"backend": "existing", "attested": attested})["tiers"][0]
+    given.storage = Storage(PATH, encrypted=False, problems=["no layer below it encrypts"], **changes)
+    result = judge(given)["KV-02"]
+    assert result["status"] == status and words in result["message"]
+    assert result["evidence"]["attested"] is (until != "1970-01-02")
+
+
 def test_results_are_plain_json_on_one_line():
     for result in controls.judge(evidence()):
         json.dumps(result)
@@ -555,11 +573,11 @@ def test_tiers_that_are_not_there_are_not_judged(tier_path, tmp_path, state):
     assert found["verdict"] == "pass"
 
 
-def test_stores_without_files_are_left_to_a_later_version(tmp_path):
+def test_stores_without_files_have_nothing_to_judge_on_their_host(tmp_path):
     given = datamap.normalise([{"name": "b", "store": "vllm_obj", "bucket": "kv-x", "endpoint": "https://s3"}], "h")
     found = controls.audit(given, map_path=str(tmp_path / "none.json"))
     assert {result["status"] for result in found["results"]} == {"not_applicable"}
-    assert "later version" in found["results"][0]["message"]
+    assert "keeps no files" in found["results"][0]["message"]
 
 
 def test_a_tier_that_left_the_map_is_audited_from_the_installed_one(tier_path, tmp_path, monkeypatch):

@@ -50,9 +50,10 @@ def call(monkeypatch: pytest.MonkeyPatch, name: str, data_map: Any, check: bool 
 
     class Fake:
         def __init__(self, argument_spec: dict[str, Any], supports_check_mode: bool) -> None:
-            assert argument_spec == {"data_map": {"type": "dict", "required": True}}
+            assert argument_spec.pop("data_map") == {"type": "dict", "required": True}
+            assert set(argument_spec) <= {"wipe"}
             assert supports_check_mode
-            self.params, self.check_mode = {"data_map": data_map}, check
+            self.params, self.check_mode = {"data_map": data_map, "wipe": []}, check
 
         def exit_json(self, **result: Any) -> None:
             raise Exit(result)
@@ -84,9 +85,9 @@ def nothing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(system, "mounts", list)
     monkeypatch.setattr(volume, "look", lambda tier, table: volume.Seen())
     monkeypatch.setattr(volume, "table_changes", lambda tiers: [])
-    monkeypatch.setattr(volume_make, "apply", lambda tiers, seen: done.append("volume") or ["x"])
+    monkeypatch.setattr(volume_make, "apply", lambda tiers, seen, wipes: done.append("volume") or ["x"])
     monkeypatch.setattr(volume_make, "clean", lambda tier: volume_make.Cleaned(2, 10, True, False))
-    monkeypatch.setattr(volume_make, "missing_packages", list)
+    monkeypatch.setattr(volume_make, "missing_packages", lambda tiers: [])
     monkeypatch.setattr(host, "plan", host.Plan)
     monkeypatch.setattr(host, "apply", lambda todo: done.append("host"))
     monkeypatch.setattr(access, "plan", lambda document: access.Plan(document, links=["/x"]))
@@ -120,7 +121,7 @@ def test_a_map_that_is_not_normalised_is_refused(
 
 def test_preflight_fails_with_every_problem_one_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "gather", lambda document: Facts())
-    monkeypatch.setattr(preflight, "judge", lambda document, facts: [PROBLEM, PROBLEM._replace(tier="code")])
+    monkeypatch.setattr(preflight, "judge", lambda document, facts, wipes: [PROBLEM, PROBLEM._replace(tier="code")])
     result = call(monkeypatch, "kv_preflight", DOCUMENT)
     assert result["failed"]
     assert result["msg"].splitlines() == [
@@ -132,7 +133,7 @@ def test_preflight_fails_with_every_problem_one_a_line(monkeypatch: pytest.Monke
 
 def test_preflight_passes_with_warnings_and_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "gather", lambda document: Facts(volumes={"chat": volume.Seen()}))
-    monkeypatch.setattr(preflight, "judge", lambda document, facts: [])
+    monkeypatch.setattr(preflight, "judge", lambda document, facts, wipes: [])
     monkeypatch.setattr(preflight, "warnings", lambda document, facts: ["mind the gap"])
     result = call(monkeypatch, "kv_preflight", DOCUMENT)
     assert result["changed"] is False and result["warned"] == ["mind the gap"]
@@ -140,7 +141,7 @@ def test_preflight_passes_with_warnings_and_a_plan(monkeypatch: pytest.MonkeyPat
 
 
 def test_volume_refuses_by_itself_what_preflight_would(monkeypatch: pytest.MonkeyPatch, nothing: list[str]) -> None:
-    monkeypatch.setattr(volume, "judge", lambda tier, seen, host: [PROBLEM])
+    monkeypatch.setattr(volume, "judge", lambda tier, seen, host, wipes: [PROBLEM])
     result = call(monkeypatch, "kv_volume", DOCUMENT)
     assert result["failed"] and result["problems"][0]["key"] == "path"
     assert "volume" not in nothing
@@ -150,14 +151,20 @@ def test_volume_says_what_it_destroyed(monkeypatch: pytest.MonkeyPatch, nothing:
     result = call(monkeypatch, "kv_volume", DOCUMENT)
     assert result["changed"] and result["destroyed"] == {"files": 2, "bytes": 10}
     assert result["volumes"] == [
-        {"tier": "chat", "mapper": "llmhost_chat", "image": "/var/lib/llmhost/chat.img", "mounted": True}
+        {
+            "tier": "chat",
+            "mapper": "llmhost_chat",
+            "image": "/var/lib/llmhost/chat.img",
+            "device": None,
+            "mounted": True,
+        }
     ]
     assert any("immutable" in text for text in result["warned"])
     assert any("fstrim" in text for text in result["warned"])
 
 
 def test_volume_names_what_is_not_installed(monkeypatch: pytest.MonkeyPatch, nothing: list[str]) -> None:
-    monkeypatch.setattr(volume_make, "missing_packages", lambda: ["systemd-cryptsetup"])
+    monkeypatch.setattr(volume_make, "missing_packages", lambda tiers: ["systemd-cryptsetup"])
     result = call(monkeypatch, "kv_volume", DOCUMENT)
     assert result["failed"] and result["msg"] == "not installed: systemd-cryptsetup"
     assert "volume" not in nothing
@@ -169,7 +176,7 @@ def test_access_says_which_writers_wait_for_a_restart(monkeypatch: pytest.Monkey
 
 
 def test_a_host_that_would_forget_a_tier_is_refused(monkeypatch: pytest.MonkeyPatch, nothing: list[str]) -> None:
-    monkeypatch.setattr(volume_make, "missing_packages", list)
+    monkeypatch.setattr(volume_make, "missing_packages", lambda tiers: [])
     monkeypatch.setattr(host, "plan", lambda document: host.Plan(document, problems=[PROBLEM]))
     result = call(monkeypatch, "kv_host", DOCUMENT)
     assert result["failed"] and "host" not in nothing

@@ -11,10 +11,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import mapkeys
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import mapkeys, volumekeys
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.mapkeys import KEYS, Bytes, Mistakes
 
 HUGE = 10**5000  # Python 3.11 and later refuse to write it out
+DISK = "/dev/disk/by-id/nvme-SAMSUNG_MZQL23T8_S64HNE0R"
+
+
+def device(path, fstype="ext4", **source):
+    return {"backend": "dmcrypt", "source": {"device": path, **source}, "fstype": fstype}
+
+
 PATHS = ("path", "volume.source.file")
 
 
@@ -332,9 +339,37 @@ def test_a_secret_in_an_endpoint_is_refused_and_not_repeated(url):
         ({"backend": "dmcrypt"}, {"volume.source"}),
         ({"backend": "dmcrypt", "source": "/dev/sdb"}, {"volume.source"}),
         ({"backend": "dmcrypt", "source": {}}, {"volume.source.file", "volume.source.size"}),
-        ({**volume(), "key": "keyfile"}, {"volume.key"}),
+        ({**volume(), "key": "keyfile"}, {"volume.key", "volume.keyfile"}),
+        ({**volume(), "key": "keyfile", "keyfile": "/srv/k"}, {"volume.key"}),
+        ({**volume(), "keyfile": "/srv/k"}, {"volume.keyfile"}),
+        ({**volume(), "key": "tang"}, {"volume.key"}),
+        ({**volume(), "discard": "yes", "no_workqueue": 1}, {"volume.discard", "volume.no_workqueue"}),
+        (device("/dev/sdb"), {"volume.source.device"}),
+        (device("/dev/nvme0n1p2"), {"volume.source.device"}),
+        (device("/dev/disk/by-path/pci-0000"), {"volume.source.device"}),
+        (device("/dev/disk/by-id/../../sdb"), {"volume.source.device"}),
+        (device("/srv/x"), {"volume.source.device"}),
+        (device(None), {"volume.source.device"}),
+        (device(DISK, file="/srv/x"), {"volume.source.file"}),
+        (device(DISK, size="3"), {"volume.source.size"}),
+        (device(DISK, size="64M", fstype="xfs"), {"volume.fstype"}),
+        ({**volume(), "attested": {"reason": "x", "until": "2027-01-01"}}, {"volume.attested"}),
+        ({"backend": "existing", "attested": "yes"}, {"volume.attested"}),
+        ({"backend": "existing", "attested": {"reason": "EBS"}}, {"volume.attested.until"}),
+        (
+            {"backend": "existing", "attested": {"until": "2027-02-30", "x": 1}},
+            {"volume.attested.until", "volume.attested.reason", "volume.attested.x"},
+        ),
+        ({**volume(), "rekey_at": 330}, {"volume.rekey_at"}),
+        ({**volume(), "rekey_at": "24:00"}, {"volume.rekey_at"}),
+        ({**volume(), "rekey_at": "3:30"}, {"volume.rekey_at"}),
+        ({**volume(), "rekey_at": "03:30\n"}, {"volume.rekey_at"}),
+        ({**device(DISK), "key": "keyfile", "keyfile": "/srv/k", "rekey_at": "03:30"}, {"volume.rekey_at"}),
+        ({**device(DISK), "key": "keyfile"}, {"volume.keyfile"}),
+        ({**device(DISK), "key": "keyfile", "keyfile": "k"}, {"volume.keyfile"}),
+        ({**device(DISK), "key": "keyfile", "keyfile": "/run/k"}, {"volume.keyfile"}),
         ({**volume(), "key": HUGE}, {"volume.key"}),
-        ({**volume(), "fstype": "xfs"}, {"volume.fstype"}),
+        ({**volume(), "fstype": "btrfs"}, {"volume.fstype"}),
         ({**volume(), "fstyp": "ext4"}, {"volume.fstyp"}),
         ({**volume(), 3: 4, "a\nb": 1}, {"volume.3", "volume.'a\\nb'"}),
         (volume(sise="1G"), {"volume.source.sise"}),
@@ -355,11 +390,40 @@ def test_every_mistake_of_a_volume_is_named_at_once(value, mistakes):
 def test_a_volume_is_completed():
     parse_volume = KEYS["volume"][0]
     full = {"backend": "dmcrypt", "source": {"file": "/var/lib/llmhost/chat.img", "size": 1 << 30}, "key": "ephemeral",
-            "fstype": "ext4"}  # fmt: skip
+            "keyfile": None, "fstype": "ext4", "discard": False, "no_workqueue": False, "rekey_at": None,
+            "attested": None}  # fmt: skip
     assert parse_volume(volume()) == parse_volume({**volume(), "key": None, "fstype": None}) == full
     assert type(parse_volume(volume(size=Bytes(1 << 30)))["source"]["size"]) is int
-    nothing = {"backend": "existing", "source": None, "key": None, "fstype": None}
+    nothing = {"backend": "existing", "source": None, "key": None, "keyfile": None, "fstype": None, "discard": False,
+               "no_workqueue": False, "rekey_at": None, "attested": None}  # fmt: skip
     assert parse_volume({"backend": "existing"}) == parse_volume(nothing) == nothing
+
+
+def test_a_kernel_name_is_refused_with_the_way_to_the_stable_one():
+    with pytest.raises(Mistakes) as caught:
+        KEYS["volume"][0](device("/dev/nvme1n1"))
+    (mistake,) = caught.value.found
+    assert "changes when disks do" in mistake.reason
+    assert "find -L /dev/disk/by-id -samefile /dev/nvme1n1" in mistake.fix
+
+
+def test_an_attestation_is_kept_with_its_last_day():
+    import datetime
+
+    for until in ("2027-06-30", datetime.date(2027, 6, 30)):
+        value = {"backend": "existing", "attested": {"reason": "EBS, ticket 7", "until": until}}
+        volume = KEYS["volume"][0](value)
+        assert volume["attested"] == {"reason": "EBS, ticket 7", "until": "2027-06-30"}
+        assert volumekeys.attested_until(volume, datetime.date(2027, 6, 30)) == "2027-06-30"
+        assert volumekeys.attested_until(volume, datetime.date(2027, 7, 1)) is None
+    assert volumekeys.attested_until(None, datetime.date(2027, 1, 1)) is None
+
+
+def test_a_device_is_completed():
+    parse_volume = KEYS["volume"][0]
+    full = parse_volume({**device(DISK), "key": "keyfile", "keyfile": "/etc/llmhost/keys/chat.key", "discard": True})
+    assert full["source"] == {"device": DISK, "size": None} and full["discard"] is True
+    assert parse_volume(device("/dev/disk/by-partuuid/5c2d", size="1G"))["source"]["size"] == 1 << 30
 
 
 @pytest.mark.parametrize(

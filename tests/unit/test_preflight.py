@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, preflight
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, encryption, preflight
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.datamap import Problem
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.preflight import Facts, Unit
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.system import Account
@@ -137,6 +137,37 @@ def test_an_existing_volume_has_to_exist() -> None:
     (problem,) = refusals(replace(GOOD, paths={"slots": Seen()}), existing)
     assert problem.key == "path" and "mount it first" in problem.fix
     assert refusals(replace(GOOD, paths={"slots": Seen()}), SLOTS) == []
+
+
+HIDDEN = encryption.Storage("/srv/slots", encrypted=False, problems=["no layer below it encrypts"])
+SEEN = encryption.Storage("/srv/slots", encrypted=True, key=encryption.Key("passphrase", "good", "asked for"))
+
+
+@pytest.mark.parametrize(
+    ("storage", "words"),
+    [
+        (HIDDEN, "is not encrypted: no layer"),
+        (replace(HIDDEN, encrypted=None), "cannot be told to be encrypted"),
+        (replace(SEEN, local=False), "is not local"),
+        (replace(SEEN, key=encryption.Key("keyfile", "bad", "key file /k is 0644")), "protects nothing: key file /k"),
+        (SEEN, ""),
+    ],
+)
+def test_an_existing_volume_has_to_be_encrypted_and_local(storage: encryption.Storage, words: str) -> None:
+    existing = {**SLOTS, "volume": {"backend": "existing"}}
+    problems = refusals(replace(GOOD, storages={"slots": storage}), existing)
+    assert [problem.key for problem in problems] == (["volume.backend"] if words else [])
+    assert words in "".join(problem.reason for problem in problems)
+
+
+def test_an_attestation_stands_for_encryption_until_its_day() -> None:
+    def attested(until: str) -> dict[str, Any]:
+        return {**SLOTS, "volume": {"backend": "existing", "attested": {"reason": "EBS", "until": until}}}
+
+    hidden = replace(GOOD, storages={"slots": HIDDEN})
+    assert refusals(hidden, attested("9999-12-31")) == []
+    (problem,) = refusals(hidden, attested("2020-01-01"))
+    assert problem.key == "volume.attested" and "2020-01-01" in problem.reason
 
 
 def test_a_unit_without_user_is_a_warning_unless_it_runs_containers(monkeypatch: pytest.MonkeyPatch) -> None:

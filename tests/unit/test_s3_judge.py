@@ -166,6 +166,15 @@ def test_a_listing_that_was_cut_off_says_so():
     assert codes(verdict(GOOD, proof=proof.Proof(complete=False))) == {"proof_incomplete"}
 
 
+def test_keys_that_nobody_may_list_prove_nothing():
+    blind = proof.Proof(complete=False, unread={proof.OBJECTS: "no right"})
+    seen = verdict(GOOD, proof=blind)
+    assert (seen.status, seen.kept_by, breaking(seen)) == ("insufficient", "nothing", {"proof_incomplete"})
+    assert verdict(GOOD, proof=blind, policy=DAY, sweeper=ALIVE).kept_by == "nothing"
+    uploads = proof.Proof(complete=False, unread={proof.UPLOADS: "no right"})
+    assert verdict(GOOD, proof=uploads).kept_by == "rules"
+
+
 def test_a_day_needs_backstop_and_sweeper_and_nothing_overdue():
     backstop = replace(GOOD, days=1)
     overdue = proof.Proof(now=NOW)

@@ -338,7 +338,7 @@ def test_ten_million_keys_take_no_more_memory_than_a_page():
 
     def pages(prefix, start):
         for page in range(60):
-            held.append(len(work.batch) + 1000 * len(work.running))
+            held.append(len(work.batch) + sweep.BATCH * len(work.running))
             contents = [entry(key(1000 * page + number), 9999) for number in range(1000)]
             yield {"Contents": contents, "IsTruncated": page < 59, "NextContinuationToken": "t"}
 
@@ -346,7 +346,7 @@ def test_ten_million_keys_take_no_more_memory_than_a_page():
     record = sweep_state.new_record(job(), NOW)
     work = sweep.Sweep(bucket, KEYS, 1440 * 60, record, trust_clock=True)
     work.run()
-    assert record["deleted"]["objects"] == 60000 and max(held) <= 1000 * (sweep.WORKERS + 1)
+    assert record["deleted"]["objects"] == 60000 and max(held) <= sweep.BATCH * (sweep.WORKERS + 1)
 
 
 def test_what_a_lock_keeps_is_counted_and_named():

@@ -22,12 +22,16 @@ from . import (
     discovery,
     expiry,
     fsio,
+    history,
     holders,
     metrics,
     mounts,
     namespaces,
+    orphans,
     prepare,
     progress,
+    purge,
+    purgecmd,
     state,
     walk,
 )
@@ -37,6 +41,7 @@ from .workers import default_workers
 VERSION = "0.1.0"
 _FAILED_CONTROLS = 1
 MAX_LISTED = 1000
+WAIVERS = "/etc/llmhost/waivers.json"
 _STATUS_SECONDS = 2.0
 
 
@@ -55,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), expiry.USAGE)
     except KeyError as error:
         return _fail(str(error.args[0]), expiry.USAGE)
-    except prepare.Refused as error:
+    except (prepare.Refused, purge.Refused) as error:
         return _fail(str(error), expiry.REFUSED)
     except (OSError, RuntimeError, fsio.UnsafePath) as error:
         return _fail(f"{options.command}: {error}", expiry.ERRORS)
@@ -105,7 +110,16 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true")
     command.add_argument("--metrics", metavar="FILE", help="also write Prometheus text there")
     command.add_argument("--max-seconds", type=float, default=60, metavar="N", help="bound of all walks together")
+    command.add_argument("--waivers", default=WAIVERS, metavar="FILE", help="accepted findings (default %(default)s)")
     command.set_defaults(run=_audit)
+
+    purgecmd.add(commands)
+
+    command = commands.add_parser("history", help="what earlier audits of this host found (root)")
+    command.add_argument("--on", metavar="YYYY-MM-DD", help="what was so on that day (UTC); default: today")
+    command.add_argument("--directory", default=history.DIRECTORY, help="where it is kept (default %(default)s)")
+    command.add_argument("--json", action="store_true")
+    command.set_defaults(run=_history)
 
     command = commands.add_parser("status", help="how each tier stands")
     command.set_defaults(run=_status)
@@ -236,11 +250,18 @@ def purge_summary(result: dict[str, Any]) -> str:
 
 def _audit(document: Document, options: argparse.Namespace) -> int:
     now = time.time()
-    result = controls.audit(document, now, max_seconds=options.max_seconds, map_path=options.map)
+    # A map that is not this host's own is judged alone: it leaves no trace in the host's history.
+    own = options.map == datamap.PATH
+    past = history.read() if own else None
+    result = controls.audit(document, now, _waivers(options.waivers), options.max_seconds, options.map, past)
+    if own:
+        _remember(document, result)
     if options.metrics:
         runs = {tier["name"]: state.read_run(tier) for tier in datamap.file_tiers(document)}
         try:
-            fsio.write_atomic(options.metrics, metrics.render(result, runs, now).encode("utf-8"), 0o644)
+            fsio.write_atomic(
+                options.metrics, metrics.render(result, runs, now, _space(document), _orphaned()).encode("utf-8"), 0o644
+            )
         except OSError as error:
             # Without node_exporter there is no directory for it; the audit itself must not be lost with that.
             syslog.syslog(syslog.LOG_NOTICE, f"metrics not written to {options.metrics}: {error.strerror}")
@@ -258,6 +279,64 @@ def _audit(document: Document, options: argparse.Namespace) -> int:
                 _say(f"{entry['status']:8} {entry['control']} {entry['tier']}: {entry['message']}. {entry['remedy']}")
         _say(f"verdict: {result['verdict']}")
     return expiry.OK if result["verdict"] == "pass" else _FAILED_CONTROLS
+
+
+def _space(document: Document) -> dict[str, tuple[int, int]]:
+    """Free bytes and size of the file system of each tier that is there."""
+    found = {}
+    for tier in datamap.file_tiers(document):
+        try:
+            with fsio.opened(tier["path"]) as fd:
+                if mounts.problem(tier, fd) is None:
+                    space = os.fstatvfs(fd)
+                    found[tier["name"]] = (space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize)
+        except (OSError, fsio.UnsafePath):
+            continue
+    return found
+
+
+def _orphaned() -> tuple[int, int] | None:
+    """How many files and bytes of shared memory nobody maps."""
+    found = orphans.find()
+    return None if found is None else (len(found), sum(one.size for one in found))
+
+
+def _waivers(path: str) -> list[Any]:
+    """The waivers of the host's file. One that cannot be read is a void waiver, which is a finding."""
+    try:
+        waivers = fsio.read_json(path, owner=0 if path == WAIVERS else None)
+    except FileNotFoundError:
+        return []
+    except (OSError, fsio.UnsafePath) as error:
+        return [{"reason": str(error)}]
+    return waivers if isinstance(waivers, list) else [{"reason": f"{path} is no list"}]
+
+
+def _remember(document: Document, result: dict[str, Any]) -> None:
+    """Append the audit to the host's history. An audit whose line cannot be written is told of, not lost."""
+    runs = {tier["name"]: state.read_run(tier) for tier in datamap.file_tiers(document)}
+    deleted = {name: run["expired"] for name, run in runs.items() if run is not None}
+    try:
+        history.append(history.line_of(result, deleted))
+    except (OSError, fsio.UnsafePath) as error:
+        syslog.syslog(syslog.LOG_ERR, f"the audit is not in the history: {error}")
+        sys.stderr.write(f"kvtier: the audit is not in the history: {error}\n")
+
+
+def _history(document: Document, options: argparse.Namespace) -> int:
+    past = history.read(options.directory, owner=0 if options.directory == history.DIRECTORY else None)
+    day = options.on or time.strftime("%Y-%m-%d", time.gmtime())
+    try:
+        lines, good = history.told(past, day)
+        chosen = history.on(past.lines, day)
+    except ValueError:
+        raise KeyError(f"--on takes a day like 2027-03-03, not {walk.printable(day)}") from None
+    if options.json:
+        _say(json.dumps({"day": day, "audits": chosen, "problems": past.problems, "good": good}, sort_keys=True))
+    else:
+        for line in lines:
+            _say(line)
+    return expiry.OK if good else _FAILED_CONTROLS
 
 
 def _status(document: Document, options: argparse.Namespace) -> int:

@@ -9,10 +9,10 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
-from . import discovery, evidence_engine, judge_blocks, judge_engine, judge_place
+from . import discovery, evidence_engine, history, judge_blocks, judge_bucket, judge_engine, judge_place
 from .datamap import PATH, Document, Tier, merge
 from .evidence_tier import Evidence, Host, collect, host_facts
 from .judge import FAIL, NOT_APPLICABLE, STATUSES, UNKNOWN, WAIVED, Verdict, clean
@@ -39,6 +39,8 @@ CONTROLS: dict[str, Control] = {
     "KV-06": Control("in time", "high", judge_blocks.in_time),
     "KV-07": Control("expiry is alive", "high", judge_blocks.expiry_alive),
     "KV-08": Control("no leftovers", "medium", judge_blocks.no_leftovers),
+    # Of buckets alone, from the answer that a playbook brings.
+    "KV-09": Control("bucket expires", "high", None),
     "KV-13": Control("settings are safe", "high", judge_blocks.settings_safe),
     "KV-14": Control("live expiry is safe", "high", judge_blocks.live_expiry_safe),
 }
@@ -80,11 +82,15 @@ def judge(evidence: Evidence) -> list[Result]:
     return results
 
 
-def _audit_tier(tier: Tier, host: Host, deadline: float) -> list[Result]:
+def _audit_tier(tier: Tier, host: Host, deadline: float, buckets: Mapping[str, Any] | None) -> list[Result]:
     if tier["state"] in ("planned", "absent"):
         return _all(tier, NOT_APPLICABLE, "the tier is {}".format(tier["state"]))
     if not tier["path"]:
-        return _without_files(tier, host)
+        results = _without_files(tier, host)
+        if tier["bucket"]:
+            verdict = judge_bucket.bucket_expires(tier, buckets, host.now)
+            results.append(_result("KV-09", tier["name"], verdict))
+        return results
     try:
         return judge(collect(tier, host, deadline))
     except OSError as error:
@@ -93,7 +99,7 @@ def _audit_tier(tier: Tier, host: Host, deadline: float) -> list[Result]:
 
 def _without_files(tier: Tier, host: Host) -> list[Result]:
     """A tier that leaves no files is judged by the settings of the engines in its services, where it names some."""
-    results = _all(tier, NOT_APPLICABLE, "store {} is judged from a later version".format(tier["store"]))
+    results = _all(tier, NOT_APPLICABLE, "store {} keeps no files on this host".format(tier["store"]))
     processes = [one for one in host.processes or [] if discovery.is_of(one.unit, tier["services"])]
     if not processes:
         return results
@@ -179,11 +185,14 @@ def audit(
     waivers: Sequence[Any] = (),
     max_seconds: float = MAX_SECONDS,
     map_path: str = PATH,
+    buckets: Mapping[str, Any] | None = None,
+    past: history.History | None = None,
 ) -> dict[str, Any]:
     """Judge every tier of a validated data map on this host, and those of the installed map that it left out.
 
     Changes nothing. now: Unix time in seconds; max_seconds: what the walks through all tiers may take together;
-    map_path: the installed map.
+    map_path: the installed map; buckets: answers of bucket_lifecycle_info by tier, None where no bucket was asked;
+    past: the history of audits, None if it is not judged.
     """
     now = time.time() if now is None else now
     end = time.monotonic() + max_seconds
@@ -195,7 +204,9 @@ def audit(
     for tier in document["tiers"]:
         # Tiers share what is left, so a large one cannot starve those after it.
         share = max(0.0, end - time.monotonic()) / max(1, left)
-        results += _audit_tier(tier, host, time.monotonic() + share)
+        results += _audit_tier(tier, host, time.monotonic() + share, buckets)
         left -= tier in walked
+    if past is not None:
+        results = history.judge(results, past, now)
     results = apply_waivers(results, waivers, now, [tier["name"] for tier in document["tiers"]])
     return report(document, results, now)

@@ -136,7 +136,7 @@ def _judge_numbers(tier: Tier, raw: dict[str, Any], prompt_log: int, wrong: Wron
             "lower it to %d or say why in retention_reason" % prompt_log,
         )
     source = tier["volume"]["source"] if tier["volume"] else None
-    if source and tier["max_bytes"]:
+    if source and source["size"] and tier["max_bytes"]:
         room = source["size"] * CAP_PERCENT // 100
         if tier["max_bytes"] > room:
             wrong(
@@ -167,7 +167,8 @@ def _judge_together(tiers: Sequence[Tier], host: str) -> list[Problem]:
         if tier["path"]:
             paths.append((name, "path", tier["path"]))
         if tier["volume"] and tier["volume"]["source"]:
-            images.append((name, "volume.source.file", tier["volume"]["source"]["file"]))
+            kind = "file" if "file" in tier["volume"]["source"] else "device"
+            images.append((name, "volume.source." + kind, tier["volume"]["source"][kind]))
     places = paths + images
     for position, (name, key, path) in enumerate(places):
         for other_name, other_key, other in places[:position]:

@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from typing import Any
 
-from . import posture
+from . import posture, volumekeys
 from .datamap import Tier, mapper_name
 from .encryption import BAD, UNKNOWN
 from .evidence_host import reopens
@@ -32,13 +33,19 @@ def _missing(evidence: Evidence, parts: Parts) -> bool:
     return bool(place.unsafe or place.error)
 
 
+def _attested(evidence: Evidence) -> str | None:
+    """The day until which somebody stands for the encryption that cannot be seen."""
+    today = datetime.datetime.fromtimestamp(evidence.host.now, datetime.timezone.utc).date()
+    return volumekeys.attested_until(evidence.tier["volume"], today)
+
+
 def encrypted_volume(evidence: Evidence) -> Verdict:
     """KV-02."""
     parts, storage, path = Parts(), evidence.storage, evidence.tier["path"]
     facts: dict[str, Any] = storage.evidence()
     facts["covered"] = evidence.covered.evidence() if evidence.covered else None
     facts["processes_see_it"] = [vars(view) for view in evidence.views[:20]]
-    facts["attested"] = False
+    facts["attested"] = _attested(evidence) is not None
     if _missing(evidence, parts):
         return parts.verdict("", facts)
     if has_own_volume(evidence.tier):
@@ -65,12 +72,19 @@ def encrypted_volume(evidence: Evidence) -> Verdict:
         parts.note("services not running")
     size = " %d bit" % storage.key_size_bits if storage.key_size_bits else ""
     reason = storage.key.reason if storage.key else ""
+    if storage.encrypted is not True:
+        return parts.verdict("its encryption is attested", facts)
     return parts.verdict(f"encrypted by {storage.by} ({storage.cipher}{size}): {reason}", facts)
 
 
 def _judge_encryption(evidence: Evidence, parts: Parts) -> None:
     storage, key = evidence.storage, evidence.storage.key
     problems = "; ".join(storage.problems)
+    if storage.encrypted is not True and (until := _attested(evidence)) is not None:
+        parts.note("declared, not proven, until {}: {}".format(until, evidence.tier["volume"]["attested"]["reason"]))
+        if not storage.local:
+            parts.fail(f"not local: {problems}", "give the tier a volume on a local disk")
+        return
     if storage.encrypted is False:
         parts.fail(f"{storage.path} is not encrypted: {problems}", "give the tier a volume in llmhost_tiers")
         return

@@ -43,7 +43,6 @@ _URL = re.compile(
     r"(https?)://([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::([0-9]{1,5}))?(?:/[A-Za-z0-9._~/-]{0,500})?",
     re.ASCII,
 )
-_KERNEL_NAME = re.compile(r"/dev/(?:sd|vd|xvd|hd|nvme|mmcblk|dm-|loop|md)", re.ASCII)
 
 
 class Mistake(NamedTuple):
@@ -310,75 +309,10 @@ def _unknown(value: dict[Any, Any], known: Sequence[str], where: str) -> list[Mi
 
 
 def _volume(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _wrong(
-            "not a mapping", "write volume: {backend: dmcrypt, source: {file: ..., size: ...}, key: ephemeral}"
-        )
-    wrong = _unknown(value, ("backend", "source", "key", "fstype"), "volume")
-    backend = value.get("backend")
-    source = None
-    result: dict[str, Any]
-    if backend == "existing":
-        wrong += [
-            Mistake("an existing volume is checked only", f"leave out {key}", "volume." + key)
-            for key in ("source", "key", "fstype")
-            if value.get(key) is not None
-        ]
-        result = {"backend": "existing", "source": None, "key": None, "fstype": None}
-    else:
-        if backend != "dmcrypt":
-            wrong.append(Mistake(f"{show(backend)} is not a backend", "write dmcrypt or existing", "volume.backend"))
-        for key, only in (("key", "ephemeral"), ("fstype", "ext4")):
-            if value.get(key) not in (None, only):
-                reason = f"{show(value[key])} is not supported in this version"
-                wrong.append(Mistake(reason, f"write {key}: {only}", "volume." + key))
-        try:
-            source = _source(value.get("source"))
-        except Mistakes as mistakes:
-            wrong += mistakes.found
-        result = {"backend": "dmcrypt", "source": source, "key": "ephemeral", "fstype": "ext4"}
-    if wrong:
-        raise Mistakes(*wrong)
-    return result
+    # Built on this module, so not known to it before it is whole.
+    from . import volumekeys
 
-
-def _source(source: Any) -> dict[str, Any]:
-    key = "volume.source"
-    if not isinstance(source, dict):
-        raise _wrong("not a mapping", "write source: {file: /var/lib/llmhost/NAME.img, size: 200G}", key)
-    wrong = _unknown(source, ("file", "size"), key)
-    result = {}
-    for name, parse in (("file", _image), ("size", _volume_size)):
-        try:
-            result[name] = parse(source.get(name))
-        except Mistakes as mistakes:
-            wrong += [mistake._replace(key=f"{key}.{name}") for mistake in mistakes.found]
-    if wrong:
-        raise Mistakes(*wrong)
-    return result
-
-
-def _image(value: Any) -> str:
-    try:
-        path = clean_path(value)
-    except ValueError as error:
-        raise _wrong(str(error), "write an absolute path, for example /var/lib/llmhost/NAME.img") from error
-    if within(path, "/dev"):
-        kind = "a kernel name that changes when disks do" if _KERNEL_NAME.match(path) else "a device, not a file"
-        raise _wrong(f"{path} is {kind}", "name a regular file; devices are not supported in this version")
-    if _of_the_system(path):
-        raise _wrong(f"{path} belongs to the system", f"keep images in {LIB_ROOT}")
-    if path == LIB_ROOT or within(path, LIB_ROOT + "/state"):
-        raise _wrong(f"{path} is where this collection keeps its state", f"name a file in {LIB_ROOT} itself")
-    return path
-
-
-def _volume_size(value: Any) -> int:
-    # The normalised document holds bytes; an operator's own bare number has no unit and is refused.
-    size = _size(value)
-    if size < MIN_VOLUME or size % (1 << 20):
-        raise _wrong("%d bytes is no usable size" % size, "write a whole number of M, at least 64M")
-    return size
+    return volumekeys.parse(value)
 
 
 def within(path: str, top: str) -> bool:

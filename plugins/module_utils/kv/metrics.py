@@ -26,6 +26,14 @@ CONTROL_METRICS = {
     "llmhost_control_status": "1 if the control passes, 0 if it fails or is unknown or waived.",
     "llmhost_control_waived": "1 if the control does not pass and is waived.",
 }
+SPACE_METRICS = {
+    "llmhost_tier_free_bytes": "Bytes that the tier's account can still write to its file system.",
+    "llmhost_tier_size_bytes": "Size of the tier's file system.",
+}
+SHM_METRICS = {
+    "llmhost_orphaned_shm_files": "Files of vLLM in /dev/shm that no process maps.",
+    "llmhost_orphaned_shm_bytes": "Bytes in them.",
+}
 AUDIT_METRICS = {
     "llmhost_audit_pass": "1 if no control fails or is unknown.",
     "llmhost_audit_timestamp_seconds": "When the audit was made.",
@@ -42,8 +50,18 @@ def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
     return "{}{} {}".format(name, "{" + inside + "}" if inside else "", number)
 
 
-def render(audit: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any] | None], now: float) -> str:
-    """The metrics of an audit. runs: tier name to its last run record (None: no run); now: Unix time in seconds."""
+def render(
+    audit: Mapping[str, Any],
+    runs: Mapping[str, Mapping[str, Any] | None],
+    now: float,
+    space: Mapping[str, tuple[int, int]] | None = None,
+    orphans: tuple[int, int] | None = None,
+) -> str:
+    """The metrics of an audit.
+
+    runs: tier name to its last run record (None: no run); now: Unix time in seconds; space: tier name to free bytes and
+    size of its file system; orphans: number and bytes of orphaned shared memory, None if that cannot be told.
+    """
     lines: list[str] = []
 
     def family(name: str, text: str, samples: list[str]) -> None:
@@ -57,6 +75,11 @@ def render(audit: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any] | None
     ended = {tier: float(run["finished"] or run["started"]) for tier, run in sorted(runs.items()) if run is not None}
     for (name, text), values in zip(RUN_METRICS.items(), ({t: now - at for t, at in ended.items()}, ended)):
         family(name, text, [_sample(name, {"tier": tier}, value) for tier, value in values.items()])
+    for number, (name, text) in enumerate(SPACE_METRICS.items()):
+        values = {tier: pair[number] for tier, pair in sorted((space or {}).items())}
+        family(name, text, [_sample(name, {"tier": tier}, value) for tier, value in values.items()])
+    for (name, text), value in zip(SHM_METRICS.items(), orphans or ()):
+        family(name, text, [_sample(name, {}, value)])
     judged = [result for result in results if result["status"] != NOT_APPLICABLE]
     for (name, text), status in zip(CONTROL_METRICS.items(), (PASS, WAIVED)):
         samples = [

@@ -61,7 +61,7 @@ def config_file(words: Sequence[str]) -> str | None:
 _DEEPEST = 32
 
 
-def _name(word: str) -> str:
+def option_name(word: str) -> str:
     """An option's name as the engine compares it: dashes and underscores are one up to the first dot."""
     head, dot, rest = word.partition("=")[0].partition(".")
     return head.replace("_", "-") + dot + rest
@@ -74,10 +74,10 @@ def _value(text: Any) -> Any:
         return text
 
 
-def _set(tree: Any, path: list[str], value: Any) -> dict[str, Any]:
+def set_at(tree: Any, path: list[str], value: Any) -> dict[str, Any]:
     """tree with value at a dotted path."""
     changed: dict[str, Any] = dict(tree) if isinstance(tree, dict) else {}
-    changed[path[0]] = _set(changed.get(path[0]), path[1:], value) if path[1:] else value
+    changed[path[0]] = set_at(changed.get(path[0]), path[1:], value) if path[1:] else value
     return changed
 
 
@@ -92,7 +92,7 @@ def _from_file(text: str | None, given: dict[str, Any], settings: Settings, path
     except (ValueError, RecursionError):
         document = None
     if isinstance(document, dict):
-        given.update({_name("--" + str(key)): value for key, value in document.items()})
+        given.update({option_name("--" + str(key)): value for key, value in document.items()})
     elif _WORDS.search(text):
         reason = f"{path} has offload settings in YAML, which this host's Python cannot read"
         remedy = "let the role engine_offload write them"
@@ -107,7 +107,7 @@ def settings_of(words: Sequence[str], config: str | None = None) -> Settings:
     if path is not None:
         _from_file(config, given, settings, path)
     for number, word in enumerate(words):
-        name, equals, value = _name(word), "=" in word, word.partition("=")[2]
+        name, equals, value = option_name(word), "=" in word, word.partition("=")[2]
         following = value if equals else words[number + 1] if number + 1 < len(words) else ""
         if name in SECRET_OPTIONS:
             reason = "everybody who lists processes can read it"
@@ -117,7 +117,7 @@ def settings_of(words: Sequence[str], config: str | None = None) -> Settings:
             given[name] = _value(following)
         elif name.startswith((_TRANSFER + ".", _EVENTS + ".")):
             option, _dot, rest = name.partition(".")
-            given[option] = _set(given.get(option), rest.split(".", _DEEPEST), _value(following))
+            given[option] = set_at(given.get(option), rest.split(".", _DEEPEST), _value(following))
         elif word == "serve" and following and not following.startswith("-"):
             given.setdefault(_MODEL, following)
     settings.transfer, settings.events = given.get(_TRANSFER), given.get(_EVENTS)

@@ -7,6 +7,7 @@ gather() reads the host, judge() decides: all problems of all tiers at once.
 
 from __future__ import annotations
 
+import datetime
 import glob
 import os
 import re
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import access, fsio, host, system, units, volume
+from . import access, encryption, fsio, host, system, units, volume, volumekeys
 from .datamap import CAP_PERCENT, Document, Problem, Tier, file_tiers
 from .system import Account, HostError
 from .volume import Seen
@@ -50,6 +51,7 @@ class Facts:
     volumes: Mapping[str, Seen] = field(default_factory=dict)
     paths: Mapping[str, Seen] = field(default_factory=dict)
     totals: Mapping[str, int] = field(default_factory=dict)
+    storages: Mapping[str, encryption.Storage] = field(default_factory=dict)
     blocked: tuple[Problem, ...] = ()
 
 
@@ -130,6 +132,7 @@ def gather(document: Document) -> Facts:
     volumes: dict[str, Seen] = {}
     paths: dict[str, Seen] = {}
     totals: dict[str, int] = {}
+    storages: dict[str, encryption.Storage] = {}
     is_systemd = _text("/proc/1/comm").strip() == "systemd"
     known = {(tier["name"], tier["path"]) for tier in (file_tiers(old) if old else [])}
     ours = frozenset(tier["name"] for tier in tiers if (tier["name"], tier["path"]) in known)
@@ -139,6 +142,8 @@ def gather(document: Document) -> Facts:
         else:
             # A stranger's file in a tier that runs is a finding of the audit, no reason to stop.
             paths[tier["name"]] = Seen(**volume.look_path(tier, table, content=tier["name"] not in ours))
+            if tier["volume"]:
+                storages[tier["name"]] = encryption.describe(tier["path"])
             with fsio.opened(_nearest(tier["path"])) as fd:
                 room = os.fstatvfs(fd)
                 totals[tier["name"]] = room.f_blocks * room.f_frsize
@@ -158,6 +163,7 @@ def gather(document: Document) -> Facts:
         volumes=volumes,
         paths=paths,
         totals=totals,
+        storages=storages,
         blocked=tuple(blocked),
     )
 
@@ -173,7 +179,7 @@ def _nearest(path: str) -> str:
             path = os.path.dirname(path)
 
 
-def judge(document: Document, facts: Facts) -> list[Problem]:
+def judge(document: Document, facts: Facts, wipes: Sequence[dict[str, Any]] = ()) -> list[Problem]:
     """Every reason not to touch this host with this map."""
     name = document["host"]
     tiers = file_tiers(document, ("present",))
@@ -199,7 +205,7 @@ def judge(document: Document, facts: Facts) -> list[Problem]:
         problems += _judge_owner(tier, facts, name)
         problems += _judge_services(tier, facts, name)
         if tier["name"] in facts.volumes:
-            problems += volume.judge(tier, facts.volumes[tier["name"]], name)
+            problems += volume.judge(tier, facts.volumes[tier["name"]], name, wipes)
         elif tier["name"] in facts.paths:
             problems += _judge_plain(tier, facts, name)
     problems += volume.judge_room(own, [facts.volumes.get(tier["name"], Seen()) for tier in own], name)
@@ -210,6 +216,8 @@ def _judge_plain(tier: Tier, facts: Facts, name: str) -> list[Problem]:
     """A tier on storage that is not ours."""
     seen = facts.paths[tier["name"]]
     problems = volume.judge_path(tier, seen, name)
+    if tier["volume"] and seen.exists:
+        problems += _judge_existing(tier, facts.storages.get(tier["name"]), name)
     if tier["volume"] and not seen.exists and not seen.unsafe:
         reason = "{} does not exist, and an existing volume is checked only".format(tier["path"])
         problems.append(
@@ -221,6 +229,29 @@ def _judge_plain(tier: Tier, facts: Facts, name: str) -> list[Problem]:
         fix = "lower it to at most %dM or use a larger file system" % ((total * CAP_PERCENT // 100) >> 20)
         problems.append(Problem(name, tier["name"], "max_bytes", reason, fix))
     return problems
+
+
+def _judge_existing(tier: Tier, storage: encryption.Storage | None, name: str) -> list[Problem]:
+    """A volume that is declared to exist has to be encrypted and local, or somebody has to stand for it."""
+    attested = tier["volume"]["attested"]
+    if storage is None or volumekeys.attested_until(tier["volume"], datetime.date.today()):
+        return []
+    if attested:
+        reason = "the attestation of {} ended on {}".format(tier["path"], attested["until"])
+        return [Problem(name, tier["name"], "volume.attested", reason, "have it renewed, or give the tier a volume")]
+    why = "; ".join(storage.problems) or "cannot be seen"
+    key = storage.key
+    if storage.encrypted is not True:
+        told = "is not encrypted" if storage.encrypted is False else "cannot be told to be encrypted"
+        reason = f"{tier['path']} {told}: {why}"
+    elif not storage.local:
+        reason = f"{tier['path']} is not local: {why}"
+    elif key is not None and key.status == encryption.BAD:
+        reason = f"the encryption of {tier['path']} protects nothing: {key.reason}"
+    else:
+        return []
+    fix = "give the tier a volume of backend dmcrypt, or say who encrypts it in volume.attested (reason, until)"
+    return [Problem(name, tier["name"], "volume.backend", reason, fix)]
 
 
 def _judge_owner(tier: Tier, facts: Facts, name: str) -> list[Problem]:

@@ -160,11 +160,12 @@ def mount_of(fd: int, table: Iterable[Mount]) -> Mount | None:
 
 
 class Mapper(NamedTuple):
-    """An open device-mapper device: its number, dm uuid and the files behind its loop devices."""
+    """An open device-mapper device: number, dm uuid, files behind its loop devices, numbers of the devices below."""
 
     device: str
     uuid: str
     files: list[str]
+    below: tuple[str, ...] = ()
 
 
 def mapper(name: str, sys_root: str = "/sys") -> Mapper | None:
@@ -174,7 +175,8 @@ def mapper(name: str, sys_root: str = "/sys") -> Mapper | None:
         if not entry.startswith("dm-") or _line(os.path.join(base, "dm", "name")) != name:
             continue
         behind = [_line(os.path.join(base, "slaves", slave, "loop", "backing_file")) for slave in _slaves(base)]
-        return Mapper(_line(os.path.join(base, "dev")), _line(os.path.join(base, "dm", "uuid")), behind)
+        below = tuple(_line(os.path.join(base, "slaves", slave, "dev")) for slave in _slaves(base))
+        return Mapper(_line(os.path.join(base, "dev")), _line(os.path.join(base, "dm", "uuid")), behind, below)
     return None
 
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from . import devices
 from .datamap import Tier, mapper_name
 
 # First line of every unit file and drop-in of ours: only files that begin with it are ever changed or removed.
@@ -18,7 +19,7 @@ PREPARE_PREFIX = "llmhost-tier@"
 KVTIER = "/usr/local/sbin/kvtier"
 BOOT_TARGET = "multi-user.target"
 
-CRYPT_OPTIONS = "plain,cipher=aes-xts-plain64,size=512,sector-size=4096,tmp=ext4,nofail"
+CRYPT_OPTIONS = "plain,cipher=aes-xts-plain64,size=512,sector-size=4096"
 MOUNT_OPTIONS = ("nodev", "nosuid", "noexec", "noatime", "nosymfollow", "nofail")
 DEVICE_TIMEOUT = "60s"
 
@@ -125,8 +126,25 @@ def wants_link(tier: Tier) -> str:
 
 
 def crypttab_line(tier: Tier) -> str:
-    """The volume in /etc/crypttab: a key of /dev/urandom that no one ever sees, a new file system at each boot."""
-    return "{} {} /dev/urandom {}".format(mapper_name(tier), tier["volume"]["source"]["file"], CRYPT_OPTIONS)
+    """The volume in /etc/crypttab.
+
+    Ephemeral: a key of /dev/urandom that no one ever sees and a new file system at each boot; on a device behind its
+    header.
+    """
+    volume = tier["volume"]
+    if volume["key"] == "ephemeral":
+        key, options = "/dev/urandom", [CRYPT_OPTIONS, "tmp=" + volume["fstype"]]
+        if devices.of_device(tier):
+            options.insert(1, "offset=%d" % devices.HEADER_SECTORS)
+        options += ["discard"] if volume["discard"] else []
+        options += ["no-read-workqueue", "no-write-workqueue"] if volume["no_workqueue"] else []
+    else:
+        # The other settings are flags in the LUKS header.
+        # Without its key file a boot must not ask at the console.
+        key, options = volume["keyfile"], ["luks", "headless=true"]
+    if devices.of_device(tier):
+        options.append("x-systemd.device-timeout=" + DEVICE_TIMEOUT)
+    return "{} {} {} {},nofail".format(mapper_name(tier), devices.spec(tier), key, ",".join(options))
 
 
 def fstab_line(tier: Tier) -> str:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Encrypted volumes of tiers: plain dm-crypt on a file, with a key that lives in kernel memory until the next boot.
+"""Encrypted volumes of tiers: dm-crypt on a file or device, with a key in kernel memory only or in a key file.
 
 look() reads what a host has, judge() refuses what is not ours, steps() says what is left to do; volume_make does it.
 Each step is judged by what is there, so a run that was killed is finished by the next one.
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from . import fsio, system, units, walk
+from . import devices, fsio, luks, system, units, walk
 from .datamap import Document, Problem, Tier, file_tiers, mapper_name
 from .mapkeys import LIB_ROOT
 from .stores import STORES
@@ -93,6 +93,9 @@ class Seen:
     below: tuple[str, ...] = ()
     bare: Bare | None = None
     tables_unsafe: str | None = None
+    device: devices.Device | None = None
+    key: luks.KeyFile | None = None
+    flags_differ: bool = False
 
     def is_ours(self) -> bool:
         """True if what is mounted at the path is the tier's own volume."""
@@ -222,24 +225,32 @@ def look_path(tier: Tier, table: Sequence[Mount], content: bool = True) -> dict[
 def look(tier: Tier, table: Sequence[Mount]) -> Seen:
     """What the host has of one tier's volume (read-only)."""
     found = look_path(tier, table)
-    source = tier["volume"]["source"]["file"]
+    source = tier["volume"]["source"].get("file")
     try:
-        found["place"] = _place(source, table)
-        found["image"] = _image(source)
+        if source:
+            found["place"] = _place(source, table)
+            found["image"] = _image(source)
     except fsio.UnsafePath as error:
         found["unsafe"] = found.get("unsafe") or str(error)
-    name = mapper_name(tier)
+    name, spec = mapper_name(tier), devices.spec(tier)
     try:
         crypttab, fstab = system.read_file(CRYPTTAB) or b"", system.read_file(FSTAB) or b""
     except HostError as error:
         found["tables_unsafe"] = str(error)
         return Seen(**found)
-    found["crypttab"] = tuple(row for row in rows(crypttab) if row[0] == name or source in row[1:2])
+    found["crypttab"] = tuple(row for row in rows(crypttab) if row[0] == name or spec in row[1:2])
     device = "/dev/mapper/" + name
+    found["mapper"] = system.mapper(name)
+    if not source:
+        others = [(row[1], CRYPTTAB) for row in rows(crypttab) if len(row) > 1 and row[0] != name]
+        found["device"] = devices.look(tier, others + [(row[0], FSTAB) for row in rows(fstab)])
+    if luks.persistent(tier):
+        found["key"] = luks.look(tier)
+        if found["mapper"] is not None:
+            found["flags_differ"] = luks.flags_differ(tier, system.run(["dmsetup", "table", name], 60).stdout)
     found["fstab"] = tuple(row for row in rows(fstab) if row[0] == device or tier["path"] in row[1:2])
     found["crypttab_same"] = with_line(crypttab, own_crypttab(tier), units.crypttab_line(tier)) == crypttab
     found["fstab_same"] = with_line(fstab, own_fstab(tier), units.fstab_line(tier)) == fstab
-    found["mapper"] = system.mapper(name)
     unit = units.cryptsetup_unit(tier)
     found["unit_active"] = system.show([unit], ("ActiveState",))[unit].get("ActiveState") == "active"
     return Seen(**found)
@@ -248,10 +259,20 @@ def look(tier: Tier, table: Sequence[Mount]) -> Seen:
 # Judging
 
 
-def judge(tier: Tier, seen: Seen, host: str) -> list[Problem]:
-    """Why this volume must not be made here; empty if it may."""
+def is_on_source(tier: Tier, seen: Seen) -> bool:
+    """True if what is open under the tier's name is its kind of volume on its source."""
+    kind = "CRYPT-LUKS2-" if luks.persistent(tier) else "CRYPT-PLAIN-"
+    if seen.mapper is None or not seen.mapper.uuid.startswith(kind):
+        return False
+    if devices.of_device(tier):
+        return seen.device is not None and seen.mapper.below == (seen.device.number,)
+    return seen.mapper.files == [tier["volume"]["source"]["file"]]
+
+
+def judge(tier: Tier, seen: Seen, host: str, wipes: Sequence[dict[str, Any]] = ()) -> list[Problem]:
+    """Why this volume must not be made here; empty if it may. wipes: devices given up by path and serial."""
     problems: list[Problem] = []
-    name, path, source = mapper_name(tier), tier["path"], tier["volume"]["source"]["file"]
+    name, path, source = mapper_name(tier), tier["path"], devices.spec(tier)
 
     def wrong(key: str, reason: str, fix: str) -> None:
         problems.append(Problem(host, tier["name"], key, reason, fix))
@@ -260,10 +281,17 @@ def judge(tier: Tier, seen: Seen, host: str) -> list[Problem]:
     if seen.tables_unsafe:
         wrong("volume", seen.tables_unsafe, "make it a plain file")
         return problems
-    _judge_image(tier, seen, wrong)
+    if devices.of_device(tier):
+        devices.judge(tier, seen.device, wipes, wrong)
+    else:
+        _judge_image(tier, seen, wrong)
+    if seen.key is not None:
+        luks.judge(tier, seen.key, seen.device, wrong)
 
-    if seen.mapper is not None and not (seen.mapper.uuid.startswith("CRYPT-PLAIN-") and seen.mapper.files == [source]):
-        wrong("volume", f"/dev/mapper/{name} is open and is not plain dm-crypt on {source}", f"close or rename {name}")
+    if seen.mapper is not None and not is_on_source(tier, seen):
+        kind = "LUKS2" if luks.persistent(tier) else "plain dm-crypt"
+        fix = f"close or rename {name}; if a purge was not finished, run kvtier purge {tier['name']} again"
+        wrong("volume", f"/dev/mapper/{name} is open and is not {kind} on {source}", fix)
     if seen.mapper is None and seen.unit_active:
         unit = units.cryptsetup_unit(tier)
         fix = f"there is no volume left to lose: run systemctl restart {unit}"
@@ -271,7 +299,7 @@ def judge(tier: Tier, seen: Seen, host: str) -> list[Problem]:
     for row in seen.crypttab:
         if row[:2] != (name, source):
             reason = "{} has an entry {} on {}".format(CRYPTTAB, row[0], row[1] if len(row) > 1 else "nothing")
-            wrong("volume.source.file", reason, f"remove that entry, or use another file than {source} for this tier")
+            wrong("volume.source", reason, f"remove that entry, or use another source than {source} for this tier")
     for row in seen.fstab:
         if row[:2] != ("/dev/mapper/" + name, path):
             reason = "{} mounts {} at {}".format(FSTAB, row[0], row[1] if len(row) > 1 else "nothing")
@@ -282,6 +310,9 @@ def judge(tier: Tier, seen: Seen, host: str) -> list[Problem]:
     if seen.mounted is not None and not seen.is_ours():
         reason = f"{seen.mounted.source} ({seen.mounted.fstype}) is mounted at {path}"
         wrong("path", reason, "unmount it, or declare the tier with `volume: {backend: existing}`")
+    if seen.is_ours() and luks.persistent(tier) and seen.mounted and seen.mounted.fstype != tier["volume"]["fstype"]:
+        reason = "{} is {}, the map says {}".format(path, seen.mounted.fstype, tier["volume"]["fstype"])
+        wrong("volume.fstype", reason, "write the old one, or declare the tier absent, give its disk up and start anew")
     if seen.below and not seen.is_ours():
         wrong("path", "{} would be hidden by the mount".format(", ".join(seen.below)), "unmount it or use another path")
     return problems
@@ -341,7 +372,7 @@ def judge_room(tiers: Sequence[Tier], seen: Sequence[Seen], host: str) -> list[P
     problems: list[Problem] = []
     needed: dict[int, int] = {}
     for tier, found in zip(tiers, seen):
-        if found.place is None:
+        if found.place is None or devices.of_device(tier):
             continue
         size = tier["volume"]["source"]["size"]
         missing = max(0, size - (found.image.allocated if found.image else 0))
@@ -372,7 +403,10 @@ def steps(tier: Tier, seen: Seen) -> list[str]:
     """What is left to do for one volume, in order; empty if it is as declared."""
     path, source = tier["path"], tier["volume"]["source"]
     todo = []
-    if seen.image is None:
+    if devices.of_device(tier):
+        todo += [step] if (step := devices.step(tier, seen.device)) else []
+        todo += ["make key file {}".format(tier["volume"]["keyfile"])] if seen.key and not seen.key.exists else []
+    elif seen.image is None:
         todo.append("allocate {} ({})".format(source["file"], _human(source["size"])))
     elif (seen.image.uid, seen.image.mode) != (0, 0o600):
         todo.append("close {} to everybody but root".format(source["file"]))
@@ -383,7 +417,9 @@ def steps(tier: Tier, seen: Seen) -> list[str]:
     if not seen.exists:
         todo.append(f"create {path}")
     if seen.mapper is None:
-        todo.append(f"open {mapper_name(tier)} with a new key")
+        todo.append("open {}{}".format(mapper_name(tier), "" if luks.persistent(tier) else " with a new key"))
+    elif seen.flags_differ:
+        todo.append(f"set the flags of {mapper_name(tier)}")
     if not seen.is_ours():
         todo.append(f"mount {mapper_name(tier)} at {path}")
     if seen.bare is None or not seen.is_ours():

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import fsio, prepare, system, units, volume, walk
-from .datamap import Document, MapError, Tier, mapper_name
+from . import devices, fsio, luks, prepare, system, units, volume, walk
+from .datamap import Document, MapError, Problem, Tier, mapper_name
+from .devices import Device
 from .mapkeys import LIB_ROOT
 from .stores import COMMON_DIRS, STORES
 from .system import HostError
@@ -43,14 +44,18 @@ def allocate(tier: Tier) -> None:
             os.close(fd)
 
 
-def missing_packages() -> list[str]:
+def missing_packages(tiers: Sequence[Tier]) -> list[str]:
     """Debian packages without which no volume is opened at boot and that are not there."""
     missing = []
     places = ("/usr/lib/systemd", "/lib/systemd")
     if not any(os.path.exists(place + "/system-generators/systemd-cryptsetup-generator") for place in places):
         missing.append("systemd-cryptsetup")
+    # The header in front of an ephemeral volume is made by e2fsprogs too.
     if shutil.which("mkfs.ext4", path=system.PATH) is None:
         missing.append("e2fsprogs")
+    wants_xfs = any(tier["volume"]["fstype"] == "xfs" for tier in tiers)
+    if wants_xfs and shutil.which("mkfs.xfs", path=system.PATH) is None:
+        missing.append("xfsprogs")
     return missing
 
 
@@ -97,10 +102,25 @@ def clean(tier: Tier) -> Cleaned:
     return Cleaned(files, freed, True, immutable)
 
 
-def apply(tiers: Sequence[Tier], seen: Sequence[Seen]) -> list[str]:
+def _take(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]]) -> list[str]:
+    if luks.persistent(tier):
+        done = luks.make(tier, device, wipes)
+        if luks.back_up_header(tier, device):
+            done.append(f"kept the LUKS header in {luks.backup_path(tier)}")
+        return done
+    if devices.is_ours(tier, device):
+        return []
+    devices.take(tier, device, wipes, devices.make_header(tier))
+    return [f"took {device.path}"]
+
+
+def apply(tiers: Sequence[Tier], seen: Sequence[Seen], wipes: Sequence[dict[str, Any]] = ()) -> list[str]:
     """Make all volumes as declared; HostError where the host does not follow. Says what was done."""
     done: list[str] = []
     for tier, found in zip(tiers, seen):
+        if found.device is not None:
+            done += _take(tier, found.device, wipes)
+            continue
         source = tier["volume"]["source"]["file"]
         if found.image is None:
             allocate(tier)
@@ -131,6 +151,10 @@ def _open_and_mount(tier: Tier, found: Seen) -> list[str]:
     if found.mapper is None:
         system.start(crypt)
         done.append(f"opened {mapper_name(tier)}")
+    if luks.persistent(tier) and luks.set_flags(tier):
+        done.append(f"set the flags of {mapper_name(tier)}")
+    if luks.persistent(tier) and not found.is_ours() and luks.make_filesystem(tier):
+        done.append("made {} in {}".format(tier["volume"]["fstype"], mapper_name(tier)))
     if not found.is_ours():
         # Files may have come since the first look; once covered they would be out of everybody's sight.
         again = volume.look_path(tier, system.mounts())
@@ -153,12 +177,14 @@ def _open_and_mount(tier: Tier, found: Seen) -> list[str]:
     return done
 
 
-def run(document: Document, act: bool) -> dict[str, Any]:
+def run(document: Document, act: bool, wipes: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """The module kv_volume: plan, and do it if act; MapError for a refusal, HostError for a failure."""
     tiers = volume.own_tiers(document)
     table = system.mounts()
     seen = [volume.look(tier, table) for tier in tiers]
-    problems = [problem for tier, found in zip(tiers, seen) for problem in volume.judge(tier, found, document["host"])]
+    problems: list[Problem] = []
+    for tier, found in zip(tiers, seen):
+        problems += volume.judge(tier, found, document["host"], wipes)
     problems += volume.judge_room(tiers, seen, document["host"])
     if problems:
         raise MapError(problems)
@@ -176,9 +202,9 @@ def run(document: Document, act: bool) -> dict[str, Any]:
     ]
     changed = bool(done)
     if act and tiers:
-        if packages := missing_packages():
+        if packages := missing_packages(tiers):
             raise HostError("not installed: {}".format(", ".join(packages)))
-        done = apply(tiers, seen)
+        done = apply(tiers, seen, wipes)
         for tier in tiers:
             cleaned = clean(tier)
             destroyed["files"] += cleaned.files
@@ -194,7 +220,8 @@ def run(document: Document, act: bool) -> dict[str, Any]:
         {
             "tier": tier["name"],
             "mapper": mapper_name(tier),
-            "image": tier["volume"]["source"]["file"],
+            "image": tier["volume"]["source"].get("file"),
+            "device": tier["volume"]["source"].get("device"),
             "mounted": act or found.is_ours(),
         }
         for tier, found in zip(tiers, seen)

@@ -286,13 +286,13 @@ def _overdue(findings: Findings, found: Evidence, keys: Keys) -> bool:
             findings.add("overdue_" + kind, f"{text}, for example {one['samples'][0]}")
     if not seen.complete:
         why = "; ".join(f"{name}: {text}" for name, text in seen.unread.items())
-        findings.add("proof_incomplete", why or "the listing was cut off at its bound")
+        findings.add("proof_incomplete", why or "the listing was cut off at its bound", seen.blind)
     if seen.folded:
         findings.add("slashes_folded", f"the server keeps keys under {keys.folded!r}, not {keys.prefix!r}")
     if seen.strangers:
         names = ", ".join(result["stranger_samples"][:3])
         findings.add("strangers", f"{seen.strangers} keys under the prefix are not the tier's: {names}")
-    return bool(seen.objects.overdue or seen.versions.overdue or seen.uploads.overdue)
+    return bool(seen.blind or seen.objects.overdue or seen.versions.overdue or seen.uploads.overdue)
 
 
 def _sweeper(findings: Findings, sweeper: dict[str, Any] | None) -> bool:

@@ -58,6 +58,11 @@ class Proof:
     folded: bool = False
     unread: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def blind(self) -> bool:
+        """True if the keys could not be listed at all, so that no age is known."""
+        return any(name in self.unread for name in (OBJECTS, VERSIONS))
+
     def note_key(self, key: str, keys: Keys) -> bool:
         """True if the key is the tier's; remembers what is not."""
         if keys.owns(key):

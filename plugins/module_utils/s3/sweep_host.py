@@ -99,7 +99,8 @@ def plan(params: dict[str, Any], paths: Paths) -> Plan:
         job = _job(params, keys, name, tiers, secret_path if credentials is not None else None)
         wanted.append((job_path, (json.dumps(job, indent=2, sort_keys=True) + "\n").encode(), 0o644))
     else:
-        wanted += [(job_path, None, 0o644), (secret_path, None, 0o600)]
+        # A record of a job that is gone would pass for a sweeper that died.
+        wanted += [(job_path, None, 0o644), (secret_path, None, 0o600), (todo.record, None, 0o644)]
     for path, data, mode in wanted:
         change = _change(path, data, mode)
         if change is not None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -12,6 +13,7 @@ from . import document, errors, evidence, findings, judge, merge, options, sweep
 from .client import Bucket
 from .errors import S3Error
 from .judge import Verdict
+from .keys import Keys
 
 
 def look(params: dict[str, Any]) -> dict[str, Any]:
@@ -23,7 +25,9 @@ def look(params: dict[str, Any]) -> dict[str, Any]:
     keys, policy = options.keys(params), options.policy(params)
     bucket = Bucket(options.settings(params))
     start = merge.own_start(keys.prefix, params["id_prefix"])
-    allowed = policy.retention + policy.grace
+    sweeper = _sweeper(params, bucket, keys)
+    # Without a sweeper nothing may be late.
+    allowed = policy.retention + (policy.grace if sweeper is not None else 0)
     limits = {"max_entries": params["max_entries"], "max_seconds": params["max_seconds"]}
     try:
         found = evidence.gather(bucket, keys, allowed, limits)
@@ -31,11 +35,6 @@ def look(params: dict[str, Any]) -> dict[str, Any]:
         if error.kind == errors.USAGE:
             raise
         return _nothing_known(params, error)
-    sweeper = None
-    if params["sweep_record"] is not None:
-        record = sweep_state.read(params["sweep_record"])
-        interval = 60 * params["sweep_interval_minutes"]
-        sweeper = sweep_state.alive(record, time.time(), interval, bucket.settings, keys)
     verdict = judge.judge(found, keys, policy, sweeper, start, params["accept"])
     return {
         **_head(params, verdict, str(found.refusal) if found.refusal is not None else ""),
@@ -51,6 +50,24 @@ def look(params: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _sweeper(params: dict[str, Any], bucket: Bucket, keys: Keys) -> dict[str, Any] | None:
+    """Whether a sweeper is at work here, None if none left a record."""
+    if params["sweep_state_dir"] is None:
+        return None
+    job = sweep_state.job_id(params["endpoint"], params["bucket"], keys.prefix)
+    path = sweep_state.record_path(job, params["sweep_state_dir"])
+    if not os.path.lexists(path):
+        return None
+    interval = 60 * params["sweep_interval_minutes"]
+    return sweep_state.alive(sweep_state.read(path), time.time(), interval, bucket.settings, keys)
+
+
+def _asked(params: dict[str, Any]) -> dict[str, Any]:
+    """What the answer is about, and when it was given."""
+    names = ("bucket", "endpoint", "prefix", "retention_minutes")
+    return {**{name: params[name] for name in names}, "time": int(time.time())}
+
+
 def _head(params: dict[str, Any], verdict: Verdict, refusal: str) -> dict[str, Any]:
     kept = verdict.kept_by != "nothing"
     open_ = verdict.findings.breaking()
@@ -58,6 +75,7 @@ def _head(params: dict[str, Any], verdict: Verdict, refusal: str) -> dict[str, A
     parts += [f"{one.code}: {one.message}. Fix: {one.remedy}." for one in open_[:3]]
     text = " ".join(parts) if parts else f"kept by {'its ' if verdict.kept_by == 'rules' else 'the '}{verdict.kept_by}"
     return {
+        "asked": _asked(params),
         "status": verdict.status,
         "kept": kept,
         "kept_by": verdict.kept_by,
@@ -68,6 +86,7 @@ def _head(params: dict[str, Any], verdict: Verdict, refusal: str) -> dict[str, A
 
 def _nothing_known(params: dict[str, Any], error: S3Error) -> dict[str, Any]:
     return {
+        "asked": _asked(params),
         "status": error.kind if error.kind != errors.ABSENT else errors.UNKNOWN,
         "kept": False,
         "kept_by": "nothing",

@@ -1,0 +1,118 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""After a purge: no byte of before can be found or decrypted, the tier is in service again, and a receipt says so."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+
+testinfra_hosts = ["ansible://testbed"]
+
+ROOT = "/var/lib/vllm-kv"
+IMAGE = "/var/lib/llmhost/chat.img"
+MAPPING = "/dev/mapper/llmhost_chat"
+SEARCH = (Path(__file__).parents[2] / "default" / "files" / "search.py").read_text(encoding="utf-8")
+
+
+def output(host, command: str) -> str:
+    done = host.run(command)
+    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout.strip()
+
+
+def count(host, path: str, contents: list[str]) -> int:
+    """How many of these contents are somewhere in the raw bytes of path."""
+    return int(output(host, f"python3 -c {shlex.quote(SEARCH)} {path} {' '.join(contents)}"))
+
+
+@pytest.fixture(scope="module")
+def before(host) -> dict:
+    return json.loads(output(host, "cat /root/before-purge"))
+
+
+@pytest.fixture(scope="module")
+def receipt(host) -> dict:
+    return json.loads(output(host, "cat /root/receipt.json"))
+
+
+@pytest.fixture(scope="module")
+def killed(host) -> dict:
+    return json.loads(output(host, "cat /root/killed.json"))
+
+
+def test_the_volume_has_a_new_key(host, before):
+    key = output(host, "dmsetup table --showkeys llmhost_chat").split()[4]
+    assert len(key) == 128
+    assert hashlib.sha256(key.encode()).hexdigest() != before["key"]
+
+
+def test_no_block_of_before_is_found_raw_or_decrypted(host, before):
+    old = list(before["blocks"].values())
+    for _try in range(60):
+        today = output(
+            host, f"cat $(find {ROOT} -name '*.bin' | tail -n 1) </dev/null | head -c 32 | xxd -p -c 64 || true"
+        )
+        if len(today) == 64:
+            break
+        time.sleep(2)
+    output(host, "sync && echo 3 >/proc/sys/vm/drop_caches")
+    # A block of today shows that the search would find them.
+    assert count(host, MAPPING, [today]) == 1
+    assert count(host, MAPPING, old) == 0
+    assert count(host, IMAGE, [today, *old]) == 0
+
+
+def test_the_writers_are_in_service_on_the_new_volume(host):
+    for unit in ("vllm.service", "vllm-python.service"):
+        assert host.service(unit).is_running
+    assert output(host, f"stat -c '%U %a' {ROOT}") == "vllm 700"
+    assert output(host, f"findmnt -n -o SOURCE --mountpoint {ROOT}") == MAPPING
+
+
+def test_the_receipt_says_who_when_what_and_what_proves_it(host, receipt):
+    assert output(host, "stat -c '%U %a' /var/lib/llmhost/receipts") == "root 700"
+    assert output(host, "stat -c '%U %a' /var/lib/llmhost/receipts/* | sort -u") == "root 600"
+    assert (receipt["tier"], receipt["result"], receipt["messages"]) == ("chat", "destroyed", [])
+    assert receipt["by"]["account"] == "root" and "playbook purge" in receipt["by"]["says"]
+    assert receipt["begun"] <= receipt["finished"]
+    assert [key["mapping"] for key in receipt["keys_destroyed"]] == ["llmhost_chat"]
+    assert receipt["proof"]["table_after"].split()[2] == "error"
+    assert receipt["proof"]["filesystem_shut_down"] is True
+    assert receipt["proof"]["filesystem_before"] not in (None, receipt["proof"]["filesystem_after"])
+    assert sorted(receipt["writers"]) == ["vllm-python.service", "vllm.service"]
+
+
+def test_who_held_the_volume_was_named_and_stopped(host, receipt):
+    units = {holder["unit"] for holder in receipt["held_by"]}
+    assert {"vllm.service", "vllm-python.service", "reader.service", "pinned.service"} <= units
+    assert {"reader.service", "pinned.service"} <= {holder["unit"] for holder in receipt["stopped"]}
+    assert all(holder["pid"] > 1 and holder["how"] for holder in receipt["held_by"])
+    assert not host.service("reader").is_running and not host.service("pinned").is_running
+
+
+def test_the_key_went_before_anybody_was_stopped(receipt):
+    stages = [one["stage"] for one in receipt["stages"]]
+    assert stages[0] == "key destroyed" and stages.index("caches dropped") < stages.index("writers stopped")
+
+
+def test_no_key_is_in_any_receipt(host, before):
+    text = output(host, "cat /var/lib/llmhost/receipts/*")
+    key = output(host, "dmsetup table --showkeys llmhost_chat").split()[4]
+    assert key not in text
+    assert not any(
+        len(word) >= 64 and set(word) - {"0"} and set(word) <= set("0123456789abcdef") for word in text.split('"')
+    )
+
+
+def test_a_purge_that_was_killed_anywhere_is_finished_by_the_next_one(killed):
+    assert [name for name, run in killed.items() if run["rc"] != 0] == [], killed
+    assert [name for name, run in killed.items() if run.get("killed") is False] == []
+    for name, run in killed.items():
+        if "killed" in run:
+            assert run["reached"][-1] == name

@@ -1,0 +1,258 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Persistent volumes: LUKS2 on a device, opened by a key file of root that lies on encrypted storage.
+
+The key goes from /dev/urandom into the file and from the file into cryptsetup: it is in no argument and no log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from . import devices, encryption, fsio, system
+from .datamap import Tier, mapper_name
+from .devices import Device
+from .mapkeys import LIB_ROOT
+from .system import HostError
+
+KEY_BYTES = 64
+KEY_MODES = (0o400, 0o600)
+HEADERS = LIB_ROOT + "/headers"
+# Whose key file it is: only what this collection made is ever removed with its tier.
+MARK = "trusted.llmhost.key"
+
+
+@dataclass(frozen=True)
+class KeyFile:
+    """A key file as it is; encrypted: whether what it lies on is, None if that cannot be told."""
+
+    exists: bool
+    closed: bool
+    size: int
+    encrypted: bool | None
+    why: str
+    decoration: str | None = None
+
+
+def persistent(tier: Tier) -> bool:
+    """True if the tier's key outlives a boot."""
+    return bool(tier["volume"]["key"] == "keyfile")
+
+
+def backup_path(tier: Tier) -> str:
+    """Where the header of the tier's volume is kept a second time."""
+    return os.path.join(HEADERS, tier["name"] + ".luks2")
+
+
+def look(tier: Tier) -> KeyFile:
+    """The tier's key file (read-only; its content is not read)."""
+    path = tier["volume"]["keyfile"]
+    below = encryption.describe(path)
+    why = "; ".join(below.problems)
+    bad = below.key.reason if below.key is not None and below.key.status == encryption.BAD else None
+    try:
+        info = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return KeyFile(False, True, 0, below.encrypted, why, bad)
+    closed = stat.S_ISREG(info.st_mode) and info.st_uid == 0 and stat.S_IMODE(info.st_mode) in KEY_MODES
+    return KeyFile(True, closed, info.st_size, below.encrypted, why, bad)
+
+
+def judge(tier: Tier, found: KeyFile, device: Device | None, wrong: Callable[[str, str, str], None]) -> None:
+    """Refuse a key file that protects nothing, and a volume whose key is lost."""
+    path, key = tier["volume"]["keyfile"], "volume.keyfile"
+    if found.encrypted is not True:
+        told = "is not encrypted" if found.encrypted is False else "cannot be told to be encrypted"
+        reason = f"what {path} lies on {told} ({found.why})"
+        wrong(key, reason, "name a file on encrypted storage, or use key: ephemeral")
+    elif found.decoration is not None:
+        wrong(
+            key,
+            f"what {path} lies on is opened by a key that protects nothing: {found.decoration}",
+            "use another place",
+        )
+    if found.exists and not found.closed:
+        wrong(key, f"{path} is not a regular file of root with mode 0400", f"chown root {path}; chmod 0400 {path}")
+    if found.exists and found.size < 32:
+        wrong(key, "%s holds %d bytes" % (path, found.size), "use at least 32 random bytes, or remove the file")
+    if not found.exists and device is not None and devices.is_ours(tier, device):
+        reason = f"{device.path} is the tier's volume, but its key {path} is gone"
+        wrong(key, reason, f"bring the file back, or give the volume up: kvtier purge {tier['name']}")
+
+
+def make_key(tier: Tier) -> bool:
+    """Make the key file if it is missing; it appears whole or not at all. True if it was made."""
+    path = tier["volume"]["keyfile"]
+    if os.path.lexists(path):
+        return False
+    # Once more at the last moment: what was mounted there may be gone, and the directory below it is in the clear.
+    below = look(tier)
+    if below.encrypted is not True or below.decoration is not None:
+        raise HostError(f"{path} would not lie on encrypted storage; no key was made")
+    directory, name = os.path.split(path)
+    if not os.path.isdir(directory):
+        system.make_dirs(directory)
+        os.chmod(directory, 0o700)
+    with fsio.opened(directory) as parent:
+        fd = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o400, dir_fd=parent)
+        try:
+            os.fchown(fd, 0, 0)
+            os.fchmod(fd, 0o400)
+            os.write(fd, os.urandom(KEY_BYTES))
+            os.setxattr(fd, MARK, tier["name"].encode())
+            os.fsync(fd)
+            os.link("/proc/self/fd/%d" % fd, name, dst_dir_fd=parent, follow_symlinks=True)
+            os.fsync(parent)
+        finally:
+            os.close(fd)
+    return True
+
+
+def format_command(tier: Tier) -> list[str]:
+    """The command that makes the LUKS header; {} is the device."""
+    # 512 random bits need no slow derivation, which would only delay each boot.
+    options = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--sector-size", "4096"]
+    return [
+        "cryptsetup",
+        "luksFormat",
+        "--batch-mode",
+        "--type",
+        "luks2",
+        "--cipher",
+        "aes-xts-plain64",
+        "--key-size",
+        "512",
+        *options,
+        "--uuid",
+        devices.header_uuid(tier),
+        "--key-file",
+        tier["volume"]["keyfile"],
+        "{}",
+    ]
+
+
+def _run(*argv: str) -> None:
+    done = system.run(argv, 600)
+    if done.returncode:
+        raise HostError(f"{argv[0]} {argv[1]} failed: {done.stderr.strip()}")
+
+
+def make_filesystem(tier: Tier) -> bool:
+    """The file system inside a persistent volume, made once and only on a mapping that is empty. True if made."""
+    mapping = "/dev/mapper/" + mapper_name(tier)
+    done = system.run(["wipefs", "--no-act", "--json", mapping], 60)
+    if done.returncode:
+        raise HostError(f"wipefs cannot look at {mapping}: {done.stderr.strip()}")
+    signatures = devices.parse_signatures(done.stdout)
+    if signatures:
+        kinds = sorted({one.type for one in signatures})
+        if tier["volume"]["fstype"] not in kinds:
+            raise HostError(
+                "{} carries {}, the map says {}; kvtier purge {} makes it anew".format(
+                    mapping, ", ".join(kinds), tier["volume"]["fstype"], tier["name"]
+                )
+            )
+        return False
+    _run("mkfs." + tier["volume"]["fstype"], "-q", mapping)
+    return True
+
+
+def back_up_header(tier: Tier, device: Device) -> bool:
+    """Keep the header a second time, root's and 0600. True if it was made."""
+    path = backup_path(tier)
+    if os.path.lexists(path):
+        return False
+    system.make_dirs(HEADERS)
+    os.chmod(HEADERS, 0o700)
+    umask = os.umask(0o077)
+    try:
+        _run("cryptsetup", "luksHeaderBackup", "--header-backup-file", path, "--", device.real)
+        os.chmod(path, 0o600)
+    finally:
+        os.umask(umask)
+    return True
+
+
+def flags(tier: Tier) -> list[str]:
+    """Options that LUKS2 keeps in its header once they were given with --persistent."""
+    wanted = ["--allow-discards"] if tier["volume"]["discard"] else []
+    if tier["volume"]["no_workqueue"]:
+        wanted += ["--perf-no_read_workqueue", "--perf-no_write_workqueue"]
+    return wanted
+
+
+def flags_differ(tier: Tier, table: str) -> bool:
+    """True if an open volume does not have the flags of the map. table: as dmsetup prints it."""
+    have = set(table.split()) & {"allow_discards", "no_read_workqueue", "no_write_workqueue"}
+    return have != {flag.removeprefix("--").removeprefix("perf-").replace("-", "_") for flag in flags(tier)}
+
+
+def set_flags(tier: Tier) -> bool:
+    """Make an open volume and its header have the flags of the map, without closing it. True if they differed."""
+    if not flags_differ(tier, system.run(["dmsetup", "table", mapper_name(tier)], 60).stdout):
+        return False
+    keyfile = ["--key-file", tier["volume"]["keyfile"]]
+    _run("cryptsetup", "refresh", "--persistent", *flags(tier), *keyfile, mapper_name(tier))
+    return True
+
+
+def erase(tier: Tier, device: Device | None) -> tuple[list[dict[str, Any]], list[str]]:
+    """Destroy all keyslots of the tier's device, our copy of its header and the key file that we made.
+
+    Returns what was destroyed, for the receipt, and what somebody else must destroy.
+    """
+    destroyed: list[dict[str, Any]] = []
+    elsewhere: list[str] = []
+    if device is not None and devices.is_ours(tier, device):
+        _run("cryptsetup", "erase", "--batch-mode", "--", device.real)
+        destroyed.append({"mapping": device.path, "cipher": None, "kind": "LUKS2 keyslots"})
+    backup = backup_path(tier)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(backup)
+        destroyed.append({"mapping": backup, "cipher": None, "kind": "header backup"})
+    path = tier["volume"]["keyfile"]
+    try:
+        ours = os.getxattr(path, MARK, follow_symlinks=False) == tier["name"].encode()
+    except OSError:
+        ours = False
+    if not os.path.lexists(path):
+        elsewhere.append(f"key file {path}, which is not there now")
+    elif ours:
+        os.unlink(path)
+        destroyed.append({"mapping": path, "cipher": None, "kind": "key file"})
+    else:
+        elsewhere.append(f"key file {path}, which this collection did not make")
+    elsewhere.append("copies of the header or of the key file that were made by others")
+    return destroyed, elsewhere
+
+
+def make_again(tier: Tier) -> None:
+    """A new key and a new header on the tier's own device, whose keyslots are erased. HostError if it is not ours."""
+    device = devices.look(tier)
+    if device is None or not devices.is_ours(tier, device):
+        raise HostError(
+            "{} is not there or does not carry the tier's header; run the harden playbook".format(
+                tier["volume"]["source"]["device"]
+            )
+        )
+    make_key(tier)
+    devices.claim(device)
+    _run(*(device.real if word == "{}" else word for word in format_command(tier)))
+    back_up_header(tier, device)
+    system.run(["udevadm", "settle", "--timeout=60"], 90)
+
+
+def make(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]]) -> list[str]:
+    """Key and LUKS header, what is missing of them; said in lines."""
+    done = []
+    if make_key(tier):
+        done.append("made key file {}".format(tier["volume"]["keyfile"]))
+    if not devices.is_ours(tier, device):
+        devices.take(tier, device, wipes, format_command(tier))
+        done.append(f"formatted {device.path} as LUKS2")
+    return done

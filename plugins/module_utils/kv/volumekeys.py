@@ -1,0 +1,226 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What `volume` of a tier may hold: source, key, file system and how they go together."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from typing import Any, Callable
+
+from .mapkeys import (
+    LIB_ROOT,
+    MIN_VOLUME,
+    Mistake,
+    Mistakes,
+    _of_the_system,
+    _size,
+    _text,
+    _unknown,
+    _word_of,
+    _wrong,
+    clean_path,
+    show,
+    within,
+)
+
+MIN_XFS = 320 << 20
+_STABLE = re.compile(r"/dev/disk/by-(?:id|partuuid)/[A-Za-z0-9._:+=-]{1,200}", re.ASCII)
+_NO_KEYS = ("/boot", "/dev", "/proc", "/run", "/sys", "/tmp", "/var/tmp", LIB_ROOT + "/state")  # noqa: S108
+_KERNEL_NAME = re.compile(r"/dev/(?:sd|vd|xvd|hd|nvme|mmcblk|dm-|loop|md)", re.ASCII)
+
+
+def parse(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong(
+            "not a mapping", "write volume: {backend: dmcrypt, source: {file: ..., size: ...}, key: ephemeral}"
+        )
+    wrong = _unknown(value, _VOLUME_KEYS, "volume")
+    backend = value.get("backend")
+    source = None
+    result: dict[str, Any]
+    if backend == "existing":
+        wrong += [
+            Mistake("an existing volume is checked only", f"leave out {key}", "volume." + key)
+            for key in _VOLUME_KEYS[1:-1]
+            if value.get(key) not in (None, False)
+        ]
+        result = {**dict.fromkeys(_VOLUME_KEYS), "backend": "existing", "discard": False, "no_workqueue": False}
+        try:
+            result["attested"] = _attested(value.get("attested"))
+        except Mistakes as mistakes:
+            wrong += mistakes.found
+    else:
+        if value.get("attested") is not None:
+            reason = "a volume that is made here is looked at, not attested"
+            wrong.append(Mistake(reason, "leave it out or write backend: existing", "volume.attested"))
+        if backend != "dmcrypt":
+            wrong.append(Mistake(f"{show(backend)} is not a backend", "write dmcrypt or existing", "volume.backend"))
+        chosen: dict[str, Any] = {}
+        for key, (parse, default) in _VOLUME_PARSERS.items():
+            try:
+                chosen[key] = default if value.get(key) is None else parse(value[key])
+            except Mistakes as mistakes:
+                wrong += [mistake._replace(key="volume." + key) for mistake in mistakes.found]
+        try:
+            source = _source(value.get("source"))
+        except Mistakes as mistakes:
+            wrong += mistakes.found
+        if not wrong:
+            wrong += _judge_volume(chosen, source or {})
+        result = {"backend": "dmcrypt", "source": source, **chosen, "attested": None}
+    if wrong:
+        raise Mistakes(*wrong)
+    return result
+
+
+def _attested(value: Any) -> dict[str, str] | None:
+    """Encryption that no host can see (a provider's, a self-encrypting disk's): who says so, and until when."""
+    if value is None:
+        return None
+    key = "volume.attested"
+    if not isinstance(value, dict):
+        raise _wrong("not a mapping", 'write attested: {reason: ..., until: "2027-06-30"}', key)
+    wrong = _unknown(value, ("reason", "until"), key)
+    found = {}
+    for name, parse in (("reason", _text), ("until", _day)):
+        try:
+            found[name] = parse(value.get(name))
+        except Mistakes as mistakes:
+            wrong += [mistake._replace(key=f"{key}.{name}") for mistake in mistakes.found]
+    if wrong:
+        raise Mistakes(*wrong)
+    return found
+
+
+def _day(value: Any) -> str:
+    # YAML makes a date of an unquoted one.
+    text = value.isoformat() if type(value) is datetime.date else value
+    try:
+        if not isinstance(text, str) or datetime.date.fromisoformat(text).isoformat() != text:
+            raise ValueError
+    except ValueError as error:
+        raise _wrong(f"{show(value)} is no date", "write the last day on which it holds, as YYYY-MM-DD") from error
+    return text
+
+
+def attested_until(volume: dict[str, Any] | None, today: datetime.date) -> str | None:
+    """The day until which the encryption of a volume is attested, None if it is not, or no more."""
+    attested = volume and volume.get("attested")
+    if not attested or datetime.date.fromisoformat(attested["until"]) < today:
+        return None
+    return str(attested["until"])
+
+
+def _judge_volume(chosen: dict[str, Any], source: dict[str, Any]) -> list[Mistake]:
+    """What does not go together in a volume."""
+    wrong = []
+    if chosen["key"] == "keyfile":
+        if chosen["keyfile"] is None:
+            fix = "name a file on encrypted storage; it is made if it is missing"
+            wrong.append(Mistake("missing", fix, "volume.keyfile"))
+        if "file" in source:
+            reason = "a persistent key needs a device; a file is opened with a new key at each boot"
+            wrong.append(Mistake(reason, "write source: {device: ...} or key: ephemeral", "volume.key"))
+    elif chosen["keyfile"] is not None:
+        wrong.append(Mistake("an ephemeral key is in no file", "leave it out or write key: keyfile", "volume.keyfile"))
+    if chosen["rekey_at"] and chosen["key"] != "ephemeral":
+        fix = "leave it out, or write key: ephemeral"
+        wrong.append(Mistake("a persistent key is not renewed by the clock", fix, "volume.rekey_at"))
+    if chosen["fstype"] == "xfs" and source["size"] is not None and source["size"] < MIN_XFS:
+        wrong.append(Mistake("xfs needs 320M", "write fstype: ext4 or a larger size", "volume.fstype"))
+    return wrong
+
+
+def _device(value: Any) -> str:
+    if isinstance(value, str) and _KERNEL_NAME.match(value):
+        fix = f"write the name that the host shows for it: find -L /dev/disk/by-id -samefile {value}"
+        raise _wrong(f"{show(value)} is a kernel name that changes when disks do", fix)
+    if not isinstance(value, str) or not _STABLE.fullmatch(value):
+        raise _wrong(f"{show(value)} is no stable name of a device", "write /dev/disk/by-id/... or by-partuuid/...")
+    return value
+
+
+def _keyfile(value: Any) -> str:
+    try:
+        path = clean_path(value)
+    except ValueError as error:
+        raise _wrong(str(error), "write an absolute path, for example /etc/llmhost/keys/NAME.key") from error
+    if any(within(path, top) for top in _NO_KEYS):
+        raise _wrong(f"{path} is no place for a key", "write for example /etc/llmhost/keys/NAME.key")
+    return path
+
+
+def _minute(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]", value, re.ASCII):
+        raise _wrong(f"{show(value)} is no time of day", 'write "HH:MM", in quotes, of the host\'s clock')
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(f"{show(value)} is neither true nor false", "write true or false")
+    return value
+
+
+def _source(source: Any) -> dict[str, Any]:
+    key = "volume.source"
+    if not isinstance(source, dict):
+        raise _wrong("not a mapping", "write source: {file: /var/lib/llmhost/NAME.img, size: 200G}", key)
+    if "device" in source:
+        wrong = _unknown(source, ("device", "size"), key)
+        found: dict[str, Any] = {"size": None}
+        for name, parse in (("device", _device), ("size", _volume_size)):
+            try:
+                if name == "device" or source.get(name) is not None:
+                    found[name] = parse(source.get(name))
+            except Mistakes as mistakes:
+                wrong += [mistake._replace(key=f"{key}.{name}") for mistake in mistakes.found]
+        if wrong:
+            raise Mistakes(*wrong)
+        return found
+    wrong = _unknown(source, ("file", "size"), key)
+    result = {}
+    for name, parse in (("file", _image), ("size", _volume_size)):
+        try:
+            result[name] = parse(source.get(name))
+        except Mistakes as mistakes:
+            wrong += [mistake._replace(key=f"{key}.{name}") for mistake in mistakes.found]
+    if wrong:
+        raise Mistakes(*wrong)
+    return result
+
+
+def _image(value: Any) -> str:
+    try:
+        path = clean_path(value)
+    except ValueError as error:
+        raise _wrong(str(error), "write an absolute path, for example /var/lib/llmhost/NAME.img") from error
+    if within(path, "/dev"):
+        kind = "a kernel name that changes when disks do" if _KERNEL_NAME.match(path) else "a device, not a file"
+        raise _wrong(f"{path} is {kind}", "name a regular file here, or write source: {device: /dev/disk/by-id/...}")
+    if _of_the_system(path):
+        raise _wrong(f"{path} belongs to the system", f"keep images in {LIB_ROOT}")
+    if path == LIB_ROOT or within(path, LIB_ROOT + "/state"):
+        raise _wrong(f"{path} is where this collection keeps its state", f"name a file in {LIB_ROOT} itself")
+    return path
+
+
+def _volume_size(value: Any) -> int:
+    # The normalised document holds bytes; an operator's own bare number has no unit and is refused.
+    size = _size(value)
+    if size < MIN_VOLUME or size % (1 << 20):
+        raise _wrong("%d bytes is no usable size" % size, "write a whole number of M, at least 64M")
+    return size
+
+
+# key of a volume -> (parser, default)
+_VOLUME_PARSERS: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "key": (_word_of("ephemeral", "keyfile"), "ephemeral"),
+    "keyfile": (_keyfile, None),
+    "fstype": (_word_of("ext4", "xfs"), "ext4"),
+    "discard": (_flag, False),
+    "no_workqueue": (_flag, False),
+    "rekey_at": (_minute, None),
+}
+_VOLUME_KEYS = ("backend", "source", *_VOLUME_PARSERS, "attested")
