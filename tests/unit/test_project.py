@@ -27,6 +27,7 @@ LONG = {
     "tests/unit/test_datamap.py": "one table of mistakes",
     "tests/unit/test_expiry.py": "one tier made by hand for all rules of a pass",
     "tests/unit/test_indexed.py": "one random history and its reference",
+    "tests/unit/test_mapkeys.py": "one table of values for all keys",
     "tests/unit/test_offload_host.py": "one host made by hand for all forms of units",
     "tests/unit/test_s3_sweep.py": "one bucket made by hand for all rules of a sweep",
     "tests/unit/test_walk.py": "one tree made by hand for all rules of a walk",
