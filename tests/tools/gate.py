@@ -56,7 +56,7 @@ GATE = [
     Stage("molecule", 1500, ["molecule"], beside=True, needs="testbed"),
     Stage("sanity", 300, ["sanity"]),
     Stage("importer", 90, ["importer"]),
-    Stage("integration", 480, ["integration"]),
+    Stage("integration", 600, ["integration"]),
     Stage("harden", 480, ["harden"], needs="molecule", shows=TABLE),
 ]
 REST = [
@@ -68,6 +68,9 @@ REST = [
     Stage("buckets", 300, ["buckets"]),
     Stage("boto-old", 300, ["boto-old"]),
     Stage("bucket-host", 1200, ["bucket-host"]),
+    Stage("report", 300, ["report"]),
+    Stage("molecule refusals", 900, ["molecule", "SCENARIO=refusals"]),
+    Stage("molecule volumes", 1500, ["molecule", "SCENARIO=volumes"]),
     Stage("testbed trixie", 300, ["testbed", "RELEASE=trixie"]),
     Stage("molecule gateway", 900, ["molecule", "SCENARIO=gateway"]),
     Stage("molecule trixie", 900, ["molecule", "RELEASE=trixie"]),
