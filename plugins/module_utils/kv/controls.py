@@ -99,7 +99,7 @@ def judge(evidence: Evidence) -> list[Result]:
     return results
 
 
-def _audit_tier(tier: Tier, host: Host, deadline: float, buckets: Mapping[str, Any] | None) -> list[Result]:
+def _audit_tier(tier: Tier, host: Host, deadline: float, buckets: Mapping[str, Any] | None = None) -> list[Result]:
     if tier["state"] in ("planned", "absent"):
         return _all(tier, NOT_APPLICABLE, "the tier is {}".format(tier["state"]))
     if not tier["path"]:
