@@ -64,7 +64,7 @@ class Host:
         monkeypatch.setattr(system, "mounts", list)
         monkeypatch.setattr(system, "exclusive", contextlib.nullcontext)
         monkeypatch.setattr(holders, "sees_all", lambda: None)
-        monkeypatch.setattr(holders, "active_units", lambda services: list(services))
+        monkeypatch.setattr(holders, "active_units", list)
         monkeypatch.setattr(pins, "find", lambda device: [])
         monkeypatch.setattr(purge, "_drop_caches", lambda: self.calls.append(["drop_caches"]))
 

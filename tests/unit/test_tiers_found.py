@@ -72,8 +72,8 @@ def host(tmp_path):
     return Host(tmp_path)
 
 
-def transfer(settings=FS):
-    return "--kv-transfer-config", json.dumps(settings)
+def transfer(settings=None):
+    return "--kv-transfer-config", json.dumps(settings or FS)
 
 
 # -- what settings say

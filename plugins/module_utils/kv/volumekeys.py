@@ -95,7 +95,7 @@ def _attested(value: Any) -> dict[str, str] | None:
 
 def _day(value: Any) -> str:
     # YAML makes a date of an unquoted one.
-    text = value.isoformat() if type(value) is datetime.date else value
+    text = value.isoformat() if isinstance(value, datetime.date) else value
     try:
         if not isinstance(text, str) or datetime.date.fromisoformat(text).isoformat() != text:
             raise ValueError
