@@ -14,7 +14,9 @@ if [ ! -x "$cache/usr/bin/promtool" ]; then
     trap 'rm -rf "$work"' EXIT
     chmod 755 "$work"
     cd "$work"
-    if ! apt-get download -q prometheus prometheus-node-exporter >log 2>&1; then
+    fetch() { apt-get download -q prometheus prometheus-node-exporter >log 2>&1; }
+    # A machine that never installed anything has no lists yet.
+    if ! fetch && ! { [ "$(id -u)" = 0 ] && apt-get update -q >/dev/null 2>&1 && fetch; }; then
         echo "prometheus.sh: Debian's packages prometheus and prometheus-node-exporter cannot be fetched; run: sudo apt-get update" >&2
         cat log >&2
         exit 1
