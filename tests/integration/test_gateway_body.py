@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import gateway_attacks as attacks
 import gateway_bed as bed
 import pytest
 
@@ -39,35 +40,7 @@ def refused(gateway: bed.Gateway, body: bytes | str, who: str = "acme", path: st
     return code
 
 
-@pytest.mark.parametrize(
-    ("body", "rest"),
-    [
-        (b"{}", b""),
-        (b' \r\n\t{ "a" : 1 } \n', b',"a" : 1 '),
-        (b'{"cache_salt":"evil"}', b""),
-        (b'{"cache_salt":"evil","a":1}', b',"a":1'),
-        (b'{"a":1,"cache_salt":"evil"}', b',"a":1'),
-        (b'{"a":1 , "cache_salt" : "evil" , "b":2}', b',"a":1 ,"b":2'),
-        (b'{"cache_salt":"x","cache_salt":"y","a":1,"cache_salt":"z"}', b',"a":1'),
-        (b'{"cache\\u005fsalt":"evil","a":1}', b',"a":1'),
-        (b'{"\\u0063\\u0061\\u0063\\u0068\\u0065\\u005F\\u0073\\u0061\\u006c\\u0074":"evil"}', b""),
-        (b'{"cache_salt":null,"a":1}', b',"a":1'),
-        (b'{"cache_salt":{"cache_salt":["evil",{"x":"}"}]},"a":1}', b',"a":1'),
-        (b'{"cache_salt":["evil","]","}"],"a":1}', b',"a":1'),
-        (b'{"cache_salt":-1.5e-3,"a":1}', b',"a":1'),
-        (b'{"cache_salt":"\\",\\"a\\":2","a":1}', b',"a":1'),
-        # No salt of the request: these stay as they are.
-        (b'{"a":{"cache_salt":"inner"}}', b',"a":{"cache_salt":"inner"}'),
-        (b'{"a":"\\"cache_salt\\":\\"x\\""}', b',"a":"\\"cache_salt\\":\\"x\\""'),
-        (
-            b'{"cache_salt ":1,"Cache_salt":2,"cache_salt\\u0000":3}',
-            b',"cache_salt ":1,"Cache_salt":2,"cache_salt\\u0000":3',
-        ),
-        (b'{"cache\\\\u005fsalt":1}', b',"cache\\\\u005fsalt":1'),
-        (b'{"\\/cache_salt":1}', b',"\\/cache_salt":1'),
-        (b'{"":1,"a":[]}', b',"":1,"a":[]'),
-    ],
-)
+@pytest.mark.parametrize(("body", "rest"), attacks.SALTED)
 def test_exactly_one_salt_and_the_rest_byte_for_byte(gateway: bed.Gateway, body: bytes, rest: bytes) -> None:
     got = sent(gateway, body)
     # The brace that the salt came before may have become a space; nothing else changes.
@@ -105,71 +78,7 @@ def sent_bytes(gateway: bed.Gateway, body: str) -> bytes:
     return gateway.upstream.seen[0].body
 
 
-# Each of these is read by some parser as an object with a salt in it.
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"\xef\xbb\xbf" + b'{"cache_salt":"evil"}',
-        '{"cache_salt":"evil"}'.encode("utf-16"),
-        '{"cache_salt":"evil"}'.encode("utf-16-le"),
-        '{"cache_salt":"evil"}'.encode("utf-16-be"),
-        '{"cache_salt":"evil"}'.encode("utf-32"),
-        b'{"cache_salt":"evil"',
-        b'{"cache_salt":"evil"}}',
-        b'{"a":1}{"cache_salt":"evil"}',
-        b'{"a":1}\n{"cache_salt":"evil"}',
-        b'{"a":1},',
-        b'{"a":1}\x00',
-        b'{"a":1}\x00{"cache_salt":"evil"}',
-        b'{"a":1}\x0c',
-        b'{"a":1,}',
-        b'{,"a":1}',
-        b'{"a":1 "cache_salt":"evil"}',
-        b'{"a"}',
-        b'{"a":}',
-        b'{"a":1;"cache_salt":"evil"}',
-        b"{'cache_salt':'evil'}",
-        b"{cache_salt:1}",
-        b'{"a":NaN,"cache_salt":"evil"}',
-        b'{"a":Infinity}',
-        b'{"a":-Infinity}',
-        b'{"a":01}',
-        b'{"a":1.}',
-        b'{"a":.5}',
-        b'{"a":+1}',
-        b'{"a":0x10}',
-        b'{"a":1e}',
-        b'{"a":-}',
-        b'{"a":True}',
-        b'{"a":nul}',
-        b'{"a":"\t"}',
-        b'{"a":"\n"}',
-        b'{"a":"\x00"}',
-        b'{"a":"\\x41"}',
-        b'{"a":"\\u12"}',
-        b'{"a":"\\u12g4"}',
-        b'{"a":"\\',
-        b'{"a":"\xff"}',
-        b'{"a":"\xc0\xaf"}',
-        b'{"a":"\xe0\x80\xaf"}',
-        b'{"a":"\xed\xa0\x80"}',
-        b'{"a":"\xf4\x90\x80\x80"}',
-        b'{"a":"\xc3"}',
-        b'{"\xe9":1}',
-        b'{"a":1/*"*/,"cache_salt":"evil"}',
-        b'{"a":1}//',
-        b"[]",
-        b'[{"cache_salt":"evil"}]',
-        b'"cache_salt"',
-        b"null",
-        b"1",
-        b"x",
-        b" ",
-        b'{"a":[1,2}',
-        b'{"a":[1,2,]}',
-        b'{"a":{"b":1]}',
-    ],
-)
+@pytest.mark.parametrize("body", attacks.NOT_JSON)
 def test_what_is_no_single_utf8_json_object_is_refused(gateway: bed.Gateway, body: bytes) -> None:
     assert refused(gateway, body) == "not_json"
 
@@ -193,13 +102,7 @@ def test_the_number_of_fields_is_bounded(gateway: bed.Gateway) -> None:
     assert refused(gateway, json.dumps({str(number): number for number in range(513)})) == "too_many_fields"
 
 
-GUARDED = (
-    "background chat_template ec_transfer_params extra_body extra_headers kv_hints kv_transfer_params nvext "
-    "previous_response_id priority request_id sampling_params session_id vllm_xargs"
-).split()
-
-
-@pytest.mark.parametrize("field", GUARDED)
+@pytest.mark.parametrize("field", attacks.GUARDED)
 def test_fields_that_reach_into_other_requests_are_refused(gateway: bed.Gateway, field: str) -> None:
     escaped = "".join("\\u%04x" % ord(letter) for letter in field)
     for name in (field, escaped):
@@ -208,24 +111,7 @@ def test_fields_that_reach_into_other_requests_are_refused(gateway: bed.Gateway,
     sent(gateway, '{"metadata":{"%s":1}}' % field)
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        (
-            '{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"},"uuid":"u"}]}]}',
-            "media_uuid",
-        ),
-        ('{"messages":[{"content":[{"type":"text"},{"\\u0075uid":"u"}]}]}', "media_uuid"),
-        ('{"messages":[{"c\\u006fntent":[{"uuid":null}]}]}', "media_uuid"),
-        ('{"messages":[[{"content":[{"uuid":"u"}]}]]}', "media_uuid"),
-        ('{"messages":[{"content":[[{"uuid":"u"}]]}]}', "media_uuid"),
-        ('{"documents":{"content":[{"uuid":"u"}]}}', "media_uuid"),
-        ('{"input":[{"content":[{"type":"tool_result","content":[{"uuid":"u"}]}]}]}', "media_uuid"),
-        ('{"messages":[{"content":[{"type":"tool_use","input":{"uuid":"u"}}]}]}', ""),
-        ('{"messages":[{"content":"uuid","uuid":"u"}],"metadata":{"uuid":"u"},"uuid":"u"}', ""),
-        ('{"tools":[{"parameters":{"properties":{"uuid":{"type":"string"}}}}]}', ""),
-    ],
-)
+@pytest.mark.parametrize(("body", "reason"), attacks.MEDIA)
 def test_a_part_of_a_message_has_no_name_of_the_client_s(gateway: bed.Gateway, body: str, reason: str) -> None:
     if reason:
         assert refused(gateway, body) == reason
