@@ -40,6 +40,7 @@ SAYS_NO = {
     "audit_table": ["no data map on this host"],
     "bucket_lifecycle": ["/etc/llmhost/s3-credentials", "there is no such profile"],
     "bucket_lifecycle_info": ["/etc/llmhost/s3-credentials"],
+    "fleet_report": ["eu/report.json"],
     "kv_access": ["systemctl", "no-such-account", "vllm.service"],
     "kv_audit": ["no data map on this host"],
     "kv_block_expire": ["no data map on this host", "account 'vllm'"],
