@@ -18,7 +18,7 @@ MINUTES ?= 2
 SCENARIO ?= default
 export INVENTORY ARGS KEEP CORE OLD PYTHON RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit unit-managed sanity importer ee testbed integration incumbent rgw buckets boto-old bucket-host claims engine llama molecule upgrade soak soak-engine bench docs changelog lock report clean
+.PHONY: help setup build harden shell down test test-all lint unit unit-managed sanity importer ee testbed integration incumbent rgw buckets boto-old bucket-host claims engine llama molecule upgrade soak soak-engine bench docs changelog lock report gateway-fuzz clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -78,6 +78,9 @@ boto-old: build ## The bucket tests of `integration` with boto3 1.34
 
 bucket-host: testbed build ## A Debian 12 host that asks and sweeps its bucket with Debian's own boto3 and cron
 	@pytest tests/buckets/test_bucket_host.py $(ARGS)
+
+gateway-fuzz: build ## 100,000 hostile documents through the gateway, 5,000 of them in `integration`
+	@LLMHOST_DOCUMENTS=100000 pytest tests/integration/test_gateway_fuzz.py $(ARGS)
 
 report: export LLMHOST_PACKAGES = chromium chromium-driver npm
 report: build ## The audit's report in headless Chromium with axe-core (Debian's Chromium, axe-core from npm once)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Random documents against Python's own parser: no wrong salt, no altered value. LLMHOST_FUZZ sets how many."""
+"""Random documents against Python's own parser: no wrong salt, no altered value. LLMHOST_DOCUMENTS sets how many."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 import gateway_bed as bed
 import pytest
 
-COUNT = int(os.environ.get("LLMHOST_FUZZ") or 5_000)
-SEED = int(os.environ.get("LLMHOST_FUZZ_SEED") or 8)
+COUNT = int(os.environ.get("LLMHOST_DOCUMENTS") or 5_000)
+SEED = int(os.environ.get("LLMHOST_DOCUMENTS_SEED") or 8)
 NAMES = ("acme", "bob", "shy")
 GUARDED = ("cache_salt", "cache_salt", "cache_salt", "kv_transfer_params", "vllm_xargs", "uuid", "content", "priority")
 LETTERS = 'abz"\\/{}[],:0 \n\t\u00e9\u2028\U0001f600\x7f'

@@ -69,6 +69,7 @@ REST = [
     Stage("boto-old", 300, ["boto-old"]),
     Stage("bucket-host", 1200, ["bucket-host"]),
     Stage("report", 300, ["report"]),
+    Stage("gateway-fuzz", 300, ["gateway-fuzz"]),
     Stage("molecule refusals", 900, ["molecule", "SCENARIO=refusals"]),
     Stage("molecule volumes", 1500, ["molecule", "SCENARIO=volumes"]),
     Stage("testbed trixie", 300, ["testbed", "RELEASE=trixie"]),
