@@ -40,6 +40,7 @@ class Stage:
     beside: bool = False  # runs beside the stages after it, until one `needs` it
     needs: str = ""
     shows: str = ""  # what its output must contain
+    undo: tuple[str, ...] = ()  # ends what it leaves running if it is cut off
     closing: list[str] = field(default_factory=list)
     seconds: float | None = None
 
@@ -47,13 +48,14 @@ class Stage:
 # The audit's table after hardening, with its first and its last control passing.
 TABLE = r"(?s)KV-02\b[^\n]*-> pass.*KV-07\b[^\n]*-> pass"
 
+NO_HOST = ("python", "tests/testbed/bed.py", "down", "molecule-default-bookworm")
 GATE = [
     Stage("testbed", 300, ["testbed"], beside=True),
     Stage("build", 30, ["build"]),
     Stage("soak", 180, ["soak"], beside=True, shows=r"2 of 2 releases held all of it"),
     Stage("lint", 200, ["lint"]),
     Stage("unit", 240, ["unit"]),
-    Stage("molecule", 1500, ["molecule"], beside=True, needs="testbed"),
+    Stage("molecule", 1500, ["molecule"], beside=True, needs="testbed", undo=NO_HOST),
     Stage("sanity", 300, ["sanity"]),
     Stage("importer", 90, ["importer"]),
     Stage("integration", 600, ["integration"]),
@@ -128,6 +130,9 @@ class Run:
     def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGTERM)
+        if self.stage.undo:
+            self.process.wait()
+            subprocess.run(self.stage.undo, stdout=subprocess.DEVNULL, check=False)
 
 
 def say(text: str) -> None:

@@ -247,3 +247,11 @@ def test_every_file_carries_its_licence() -> None:
     assert len(files) > 20
     needed = (b"SPDX-FileCopyrightText: ", b"SPDX-License-Identifier: GPL-3.0-or-later")
     assert [name(path) for path in files if not all(line in path.read_bytes()[:700] for line in needed)] == []
+
+
+def test_harden_takes_the_leave_to_wipe_a_disk_in_every_comparison_with_the_host():
+    """One that did not would refuse the very disk that another was allowed to take, and none may read it elsewhere."""
+    plays = yaml.safe_load((ROOT / "playbooks/harden.yml").read_text())
+    tasks = [task for play in plays for task in play["tasks"] if "llmhost.hardening.kv_preflight" in task]
+    given = [task["llmhost.hardening.kv_preflight"].get("wipe") for task in tasks]
+    assert len(given) == 2 and set(given) == {"{{ lookup('llmhost.hardening.extra_var', 'kv_volume_wipe') }}"}

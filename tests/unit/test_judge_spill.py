@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_controls import NOW, PATH, STOPPED, both, evidence, judge, proc, put, survey
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import discovery, evidence_spill
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import discovery, evidence_spill, orphans
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.encryption import Roots
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_host import Unit
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_spill import Spill, Swap
@@ -109,16 +109,11 @@ def test_no_swap_is_read_from_the_running_cgroup_and_not_on_version_1(tmp_path, 
     assert evidence_spill.no_swap(process, roots) is safe
 
 
-def test_memory_that_a_process_maps_is_no_orphan(tmp_path: Path) -> None:
-    held, left = tmp_path / "vllm_offload_a", tmp_path / "vllm_offload_b"
-    held.write_bytes(b"12")
-    left.write_bytes(b"123")
-    maps = f"7f00-7f01 rw-s 00000000 00:01 {held.stat().st_ino}    /dev/shm/vllm_offload_other_name\n"
-    roots = make(tmp_path, proc__7__maps=maps)
-    process = discovery.Process(7, 1, "x", ("x",), None, 1, 0, "0", 0)
-    assert evidence_spill.orphans([process], roots, str(tmp_path)) == ((str(left), 3),)
-    assert evidence_spill.orphans(None, roots, str(tmp_path)) is None
-    assert evidence_spill.orphans(None, roots, str(tmp_path / "none")) == ()
+@pytest.mark.parametrize("found", [None, [], [orphans.Orphan("vllm_offload_x.mmap", 7)]])
+def test_what_no_process_maps_is_told_with_its_path_or_not_known(tmp_path, monkeypatch, found) -> None:
+    monkeypatch.setattr(orphans, "find", lambda proc: found)
+    told = evidence_spill.look(str(tmp_path), [], None, make(tmp_path)).orphans
+    assert told == (None if found is None else tuple(("/dev/shm/" + one.name, one.size) for one in found))
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import discovery, fsio, offload_found
+from . import discovery, fsio, offload_found, orphans
+from .stores_settings import SHARED_MEMORY
 
 RECORD = "/etc/llmhost/engines.json"
 _LIMIT = 1 << 20
-_SHM = re.compile(r"\s(/dev/shm/vllm_offload_[^\s]{1,200}?)(?: \(deleted\))?$", re.ASCII)
+_SHM = re.compile(r"\s(%s/%s)(?: \(deleted\))?$" % (orphans.DIRECTORY, SHARED_MEMORY.pattern), re.ASCII)
 
 
 @dataclass

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import discovery, fsio
+from . import discovery, fsio, orphans
 from .encryption import Roots
 from .stores import CACHEDIR_TAG
 
-SHM = "/dev/shm"  # noqa: S108  looked at, never written
 # Configuration of backup programs, below /etc; each says what it copies.
 BACKUP_CONFIGS = (
     "borgmatic/*.yaml",
@@ -102,30 +101,9 @@ def no_swap(process: discovery.Process, roots: Roots) -> bool:
     return False
 
 
-def orphans(processes: Sequence[discovery.Process] | None, roots: Roots, shm: str = SHM) -> Any:
-    """Files of vLLM's memory tier that no process has mapped, with their bytes; None if that cannot be told."""
-    files = {}
-    for path in glob.glob(os.path.join(shm, "vllm_offload_*")):
-        try:
-            info = os.lstat(path)
-        except OSError:
-            continue
-        files[info.st_ino] = (path, info.st_size)
-    if not files:
-        return ()
-    if processes is None or not roots.root:
-        return None
-    for process in processes:
-        try:
-            with open(f"{roots.proc}/{process.pid}/maps", encoding="utf-8", errors="replace") as maps:
-                for line in maps:
-                    fields = line.split(None, 5)
-                    # By inode: in a container the file has another name.
-                    if len(fields) == 6 and "vllm_offload_" in fields[5]:
-                        files.pop(int(fields[4]), None)
-        except (OSError, ValueError):
-            continue
-    return tuple(sorted(files.values()))
+def _orphaned(proc: str) -> tuple[tuple[str, int], ...] | None:
+    found = orphans.find(proc=proc)
+    return None if found is None else tuple((f"{orphans.DIRECTORY}/{one.name}", one.size) for one in found)
 
 
 def backups(path: str, etc: str) -> tuple[tuple[str, bool], ...]:
@@ -160,7 +138,7 @@ def look(path: str, processes: Sequence[discovery.Process], host: Any, roots: Ro
         core_pattern=_line(os.path.join(roots.proc, "sys/kernel/core_pattern")),
         crash_kernel=_line(os.path.join(roots.sys, "kernel/kexec_crash_loaded")) == "1",
         hibernates=(_line(os.path.join(roots.sys, "power/resume")) or "0:0") != "0:0",
-        orphans=orphans(host.processes, roots),
+        orphans=_orphaned(roots.proc),
         no_swap={one.pid: no_swap(one, roots) for one in processes},
         tagged=tagged,
         updatedb=_line(os.path.join(roots.etc, "updatedb.conf")),

@@ -81,11 +81,16 @@ def _attested(value: Any) -> dict[str, str] | None:
     key = "volume.attested"
     if not isinstance(value, dict):
         raise _wrong("not a mapping", 'write attested: {reason: ..., until: "2027-06-30"}', key)
-    wrong = _unknown(value, ("reason", "until"), key)
+    return _members(value, {"reason": _text, "until": _day}, key)
+
+
+def _members(value: dict[str, Any], parsers: dict[str, Callable[[Any], Any]], key: str) -> dict[str, Any]:
+    """Each member of a mapping read by its parser, all mistakes at once."""
+    wrong = _unknown(value, tuple(parsers), key)
     found = {}
-    for name, parse in (("reason", _text), ("until", _day)):
+    for name, parser in parsers.items():
         try:
-            found[name] = parse(value.get(name))
+            found[name] = parser(value.get(name))
         except Mistakes as mistakes:
             wrong += [mistake._replace(key=f"{key}.{name}") for mistake in mistakes.found]
     if wrong:
@@ -168,27 +173,8 @@ def _source(source: Any) -> dict[str, Any]:
     if not isinstance(source, dict):
         raise _wrong("not a mapping", "write source: {file: /var/lib/llmhost/NAME.img, size: 200G}", key)
     if "device" in source:
-        wrong = _unknown(source, ("device", "size"), key)
-        found: dict[str, Any] = {"size": None}
-        for name, parse in (("device", _device), ("size", _volume_size)):
-            try:
-                if name == "device" or source.get(name) is not None:
-                    found[name] = parse(source.get(name))
-            except Mistakes as mistakes:
-                wrong += [mistake._replace(key=f"{key}.{name}") for mistake in mistakes.found]
-        if wrong:
-            raise Mistakes(*wrong)
-        return found
-    wrong = _unknown(source, ("file", "size"), key)
-    result = {}
-    for name, parse in (("file", _image), ("size", _volume_size)):
-        try:
-            result[name] = parse(source.get(name))
-        except Mistakes as mistakes:
-            wrong += [mistake._replace(key=f"{key}.{name}") for mistake in mistakes.found]
-    if wrong:
-        raise Mistakes(*wrong)
-    return result
+        return _members(source, {"device": _device, "size": _optional_size}, key)
+    return _members(source, {"file": _image, "size": _volume_size}, key)
 
 
 def _image(value: Any) -> str:
@@ -212,6 +198,10 @@ def _volume_size(value: Any) -> int:
     if size < MIN_VOLUME or size % (1 << 20):
         raise _wrong("%d bytes is no usable size" % size, "write a whole number of M, at least 64M")
     return size
+
+
+def _optional_size(value: Any) -> int | None:
+    return None if value is None else _volume_size(value)
 
 
 # key of a volume -> (parser, default)
