@@ -82,7 +82,8 @@ bucket-host: testbed build ## A Debian 12 host that asks and sweeps its bucket w
 gateway-fuzz: build ## 100,000 hostile documents through the gateway, 5,000 of them in `integration`
 	@LLMHOST_DOCUMENTS=100000 pytest tests/integration/test_gateway_fuzz.py $(ARGS)
 
-report: export LLMHOST_PACKAGES = chromium chromium-driver npm
+# An npm that is not Debian's, as of NodeSource, conflicts with Debian's.
+report: export LLMHOST_PACKAGES = chromium chromium-driver $(if $(shell command -v npm),,npm)
 report: build ## The audit's report in headless Chromium with axe-core (Debian's Chromium, axe-core from npm once)
 	@pytest tests/report $(ARGS)
 
