@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap
 from ansible_collections.llmhost.hardening.plugins.module_utils.salt import derive
 from ansible_collections.llmhost.hardening.plugins.module_utils.salt import settings as settings_
 
@@ -28,7 +29,7 @@ def salt_gateway_problems(settings: Any, host: str, key_vault: Any = "") -> list
     return [str(problem) for problem in found]
 
 
-def _vault_problems(path: str, host: str) -> list[settings_.Problem]:
+def _vault_problems(path: str, host: str) -> list[datamap.Problem]:
     """The file is looked at as it lies there: only its first bytes tell whether it is encrypted."""
     variable = "cache_salt_gateway_key_vault"
     try:
@@ -36,11 +37,11 @@ def _vault_problems(path: str, host: str) -> list[settings_.Problem]:
             encrypted = file.read(15).startswith(b"$ANSIBLE_VAULT;")
     except OSError as error:
         fix = "name a file that `ansible-vault encrypt` made, or leave it empty: the host then makes a key"
-        return [settings_.Problem(host, variable, f"{path} cannot be read: {error.strerror}", fix)]
+        return [datamap.Problem(host, "", variable, f"{path} cannot be read: {error.strerror}", fix)]
     if encrypted:
         return []
     fix = "make a new key (`openssl rand -hex 32`), for this one was read, and encrypt it with `ansible-vault encrypt`"
-    return [settings_.Problem(host, variable, f"{path} holds the key in clear", fix)]
+    return [datamap.Problem(host, "", variable, f"{path} holds the key in clear", fix)]
 
 
 class FilterModule:

@@ -71,26 +71,16 @@ steps:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import access, datamap, system
+from ansible_collections.llmhost.hardening.plugins.module_utils import options, running
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import access
 
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={"data_map": {"type": "dict", "required": True}},
+        argument_spec={"data_map": options.DATA_MAP},
         supports_check_mode=True,
     )
-    try:
-        document = datamap.validate(module.params["data_map"], "data_map")
-        if module.check_mode:
-            result = access.run(document, act=False)
-        else:
-            with system.exclusive():
-                result = access.run(document, act=True)
-    except datamap.MapError as error:
-        module.fail_json(msg=str(error), problems=[problem._asdict() for problem in error.problems])
-    except (system.HostError, OSError) as error:
-        module.fail_json(msg=str(error))
-    module.exit_json(**result)
+    module.exit_json(**running.change(module, lambda act: access.run(running.data_map(module), act=act)))
 
 
 if __name__ == "__main__":

@@ -96,34 +96,31 @@ problems:
   elements: dict
 """
 
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, offload_host, system
+from ansible_collections.llmhost.hardening.plugins.module_utils import options, running
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, offload_host
 
 
 def main() -> None:
     """Ansible calls this."""
     module = AnsibleModule(
         argument_spec={
-            "data_map": {"type": "dict", "required": True},
+            "data_map": options.DATA_MAP,
             "engines": {"type": "list", "elements": "dict", "required": True},
         },
         supports_check_mode=True,
     )
-    try:
-        document = datamap.validate(module.params["data_map"], "data_map")
-        if module.check_mode:
-            result = offload_host.run(module.params["engines"], document, act=False)
-        else:
-            with system.exclusive():
-                result = offload_host.run(module.params["engines"], document, act=True)
-        problems = result.pop("problems")
-        if problems:
+
+    def work(act: bool) -> dict[str, Any]:
+        result = offload_host.run(module.params["engines"], running.data_map(module), act=act)
+        if problems := result.pop("problems"):
             raise datamap.MapError(problems)
-    except datamap.MapError as error:
-        module.fail_json(msg=str(error), problems=[problem._asdict() for problem in error.problems])
-    except (system.HostError, OSError) as error:
-        module.fail_json(msg=str(error))
+        return result
+
+    result = running.change(module, work)
     for text in result.pop("warnings"):
         module.warn(text)
     module.exit_json(**result)

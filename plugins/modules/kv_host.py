@@ -68,35 +68,27 @@ vanished:
 from ansible.module_utils.basic import AnsibleModule
 
 # With cli comes all that kvtier is made of: Ansible packs what a module imports, directly or not.
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import cli, datamap, host, system
+from ansible_collections.llmhost.hardening.plugins.module_utils import options, running
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import cli, datamap, host
 
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={"data_map": {"type": "dict", "required": True}},
+        argument_spec={"data_map": options.DATA_MAP},
         supports_check_mode=True,
     )
-    try:
-        document = datamap.validate(module.params["data_map"], "data_map")
-        if module.check_mode:
-            todo = _plan(document)
-        else:
-            with system.exclusive():
-                todo = _plan(document)
-                host.apply(todo)
-    except datamap.MapError as error:
-        module.fail_json(msg=str(error), problems=[problem._asdict() for problem in error.problems])
-    except (system.HostError, OSError) as error:
-        module.fail_json(msg=str(error))
+    todo = running.change(module, lambda act: _work(running.data_map(module), act))
     for text in todo.warnings:
         module.warn(text)
     module.exit_json(diff=todo.diffs(), version=cli.VERSION, **host.result(todo))
 
 
-def _plan(document: datamap.Document) -> host.Plan:
+def _work(document: datamap.Document, act: bool) -> host.Plan:
     todo = host.plan(document)
     if todo.problems:
         raise datamap.MapError(todo.problems)
+    if act:
+        host.apply(todo)
     return todo
 
 

@@ -161,20 +161,15 @@ import sys
 
 from ansible.module_utils.basic import AnsibleModule
 
-WIPE = {
-    "type": "list",
-    "elements": "dict",
-    "default": [],
-    "options": {"device": {"type": "str", "required": True}, "serial": {"type": "str", "required": True}},
-}
+from ansible_collections.llmhost.hardening.plugins.module_utils import options
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "data_map": {"type": "dict", "required": True},
+            "data_map": options.DATA_MAP,
             "restart": {"type": "str", "choices": ["never", "when_needed"], "default": "never"},
-            "wipe": WIPE,
+            "wipe": options.WIPE,
         },
         supports_check_mode=True,
     )
@@ -184,13 +179,13 @@ def main() -> None:
             % sys.version_info[:2]
         )
     # Older Pythons cannot even read this code.
-    from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, forecast, preflight, system
+    from ansible_collections.llmhost.hardening.plugins.module_utils import running
+    from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, forecast, preflight
 
-    try:
-        document = datamap.validate(module.params["data_map"], "data_map")
+    def work() -> None:
+        document = running.data_map(module)
         facts = preflight.gather(document)
-        problems = preflight.judge(document, facts, module.params["wipe"])
-        if problems:
+        if problems := preflight.judge(document, facts, module.params["wipe"]):
             raise datamap.MapError(problems)
         for text in preflight.warnings(document, facts):
             module.warn(text)
@@ -199,10 +194,8 @@ def main() -> None:
             volumes=preflight.plan(document, facts),
             forecast=forecast.gather(document, facts.volumes).as_result(module.params["restart"]),
         )
-    except datamap.MapError as error:
-        module.fail_json(msg=str(error), problems=[problem._asdict() for problem in error.problems])
-    except (system.HostError, OSError) as error:
-        module.fail_json(msg=str(error))
+
+    running.refusing(module, work)
 
 
 if __name__ == "__main__":

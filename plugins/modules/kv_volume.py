@@ -84,33 +84,17 @@ destroyed:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, system, volume_make
-
-WIPE = {
-    "type": "list",
-    "elements": "dict",
-    "default": [],
-    "options": {"device": {"type": "str", "required": True}, "serial": {"type": "str", "required": True}},
-}
+from ansible_collections.llmhost.hardening.plugins.module_utils import options, running
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import volume_make
 
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={"data_map": {"type": "dict", "required": True}, "wipe": WIPE},
+        argument_spec={"data_map": options.DATA_MAP, "wipe": options.WIPE},
         supports_check_mode=True,
     )
     wipes = module.params["wipe"]
-    try:
-        document = datamap.validate(module.params["data_map"], "data_map")
-        if module.check_mode:
-            result = volume_make.run(document, act=False, wipes=wipes)
-        else:
-            with system.exclusive():
-                result = volume_make.run(document, act=True, wipes=wipes)
-    except datamap.MapError as error:
-        module.fail_json(msg=str(error), problems=[problem._asdict() for problem in error.problems])
-    except (system.HostError, OSError) as error:
-        module.fail_json(msg=str(error))
+    result = running.change(module, lambda act: volume_make.run(running.data_map(module), act=act, wipes=wipes))
     for text in result.pop("notes"):
         module.warn(text)
     module.exit_json(**result)

@@ -78,7 +78,7 @@ paths:
   type: list
   elements: str
 problems:
-  description: Every reason to refuse, each with host, key, reason and fix.
+  description: Every reason to refuse, each with host, key, reason and fix; C(tier) is empty.
   returned: failure
   type: list
   elements: dict
@@ -88,7 +88,8 @@ import socket
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import system
+from ansible_collections.llmhost.hardening.plugins.module_utils import running
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap
 from ansible_collections.llmhost.hardening.plugins.module_utils.salt import derive, host
 from ansible_collections.llmhost.hardening.plugins.module_utils.salt import settings as settings_
 
@@ -103,19 +104,9 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
-        if module.check_mode:
-            todo = _plan(module)
-        else:
-            with system.exclusive():
-                todo = _plan(module)
-                if module.params["state"] == "absent":
-                    host.apply_absent(todo)
-                elif todo.changed:
-                    host.apply(todo)
+        todo = running.change(module, lambda act: _work(module, act))
     except derive.SaltError as error:
         module.fail_json(msg=f"host {socket.gethostname()}, the key: {error}")
-    except (system.HostError, OSError) as error:
-        module.fail_json(msg=str(error))
     for text in todo.warnings:
         module.warn(text)
     module.exit_json(
@@ -127,6 +118,15 @@ def main() -> None:
     )
 
 
+def _work(module: AnsibleModule, act: bool) -> host.Plan:
+    todo = _plan(module)
+    if act and module.params["state"] == "absent":
+        host.apply_absent(todo)
+    elif act and todo.changed:
+        host.apply(todo)
+    return todo
+
+
 def _plan(module: AnsibleModule) -> host.Plan:
     if module.params["state"] == "absent":
         return host.plan_absent()
@@ -136,7 +136,7 @@ def _plan(module: AnsibleModule) -> host.Plan:
     if not problems:
         problems = host.problems(settings_.complete(given), name)
     if problems:
-        module.fail_json(msg="\n".join(map(str, problems)), problems=[problem._asdict() for problem in problems])
+        raise datamap.MapError(problems)
     return host.plan(settings_.complete(given), module.params["key"])
 
 

@@ -174,7 +174,7 @@ def test_names_are_those_of_the_release_and_are_found_in_its_files(version, tmp_
     ]
     cases = [
         {"algorithm": algorithm, "salt": salt, "seed": seed, "root": str(tmp_path / f"{algorithm}-{number}")}
-        for algorithm in blocknames.ALGORITHMS
+        for algorithm in blocknames.HASHES
         for number, (salt, seed) in enumerate([*CASES, CASES[0]])
     ]
     found = ask(version, mode="names", extra=extra, tokens=TOKENS, block_size=16, cases=cases)

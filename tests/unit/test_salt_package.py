@@ -37,11 +37,11 @@ def test_it_works_under_every_python_that_a_host_may_have(version):
         pytest.skip(f"Python {version} is not on this machine")
     program = (
         "import sys, runpy; sys.path.insert(0, sys.argv[1])\n"
-        "from salt import engine, render, settings, tenants\n"
+        "from module_utils.salt import engine, render, settings, tenants\n"
         "print(render.unit(settings.complete({'engine_version': '0.29.0'})) > '')\n"
         "runpy.run_path(sys.argv[2])"
     )
-    command = [python, "-IBc", program, str(ROOT / "plugins/module_utils"), str(HOP)]
+    command = [python, "-IBc", program, str(ROOT / "plugins"), str(HOP)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 

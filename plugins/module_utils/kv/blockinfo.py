@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-import pwd
 import time
 from typing import Any
 
-from . import fsio, posture, walk
+from . import account, fsio, posture, walk
 from .judge import clean
 from .stores import STORES, Store
 
@@ -26,10 +25,8 @@ def store_named(name: str) -> Store:
 def uid_of(owner: str | int) -> int:
     """The uid of an account name or number; ValueError if there is no such account."""
     text = str(owner)
-    if text.isascii() and text.isdigit():
-        return int(text)
     try:
-        return pwd.getpwnam(text).pw_uid
+        return account.uid_of(int(text) if text.isascii() and text.isdigit() else text)
     except (KeyError, ValueError):
         raise ValueError(f"owner: this host has no account {text!r}: name one, or give its uid") from None
 

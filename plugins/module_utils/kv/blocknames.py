@@ -57,8 +57,7 @@ def _sha256_cbor(value: Any) -> bytes:
     return hashlib.sha256(cbor(value)).digest()
 
 
-_HASHES: dict[str, Callable[[Any], bytes]] = {"sha256": _sha256, "sha256_cbor": _sha256_cbor}
-ALGORITHMS = tuple(_HASHES)
+HASHES: dict[str, Callable[[Any], bytes]] = {"sha256": _sha256, "sha256_cbor": _sha256_cbor}
 
 
 def seed_of(version: str | None, hash_seed: str | None = None) -> tuple[str, str]:
@@ -86,12 +85,12 @@ def names(
 
     blocks_per_chunk: blocks in one file; a file is named by its last block, and a chunk that is not full has none.
     """
-    if algorithm not in _HASHES:
-        raise Unpredictable(f"{algorithm} is not computed here, only {' and '.join(_HASHES)}")
+    if algorithm not in HASHES:
+        raise Unpredictable(f"{algorithm} is not computed here, only {' and '.join(HASHES)}")
     if block_size < 1 or blocks_per_chunk < 1:
         raise ValueError("block_size and blocks_per_chunk are whole numbers from 1")
     release, seed = seed_of(version, hash_seed)
-    digest = _HASHES[algorithm]
+    digest = HASHES[algorithm]
     tagged = table.within(table.SALT_TAGGED, release)
     parent = digest(seed)
     found = []

@@ -39,7 +39,7 @@ CAP_PERCENT = 90
 
 
 class Problem(NamedTuple):
-    """One mistake in a map: where it stands, why it is one, and what to write instead."""
+    """One mistake: where it stands (tier: empty where there are none), why it is one, and what to write instead."""
 
     host: str
     tier: str
@@ -48,7 +48,8 @@ class Problem(NamedTuple):
     fix: str
 
     def __str__(self) -> str:
-        return f"host {self.host}, tier {self.tier}, key {self.key}: {self.reason}. Fix: {self.fix}."
+        where = f"tier {self.tier}, key {self.key}" if self.tier else self.key
+        return f"host {self.host}, {where}: {self.reason}. Fix: {self.fix}."
 
 
 class MapError(Exception):

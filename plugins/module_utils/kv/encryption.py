@@ -11,7 +11,6 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import stat
 import struct
 import subprocess
@@ -19,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, NamedTuple
 
+from . import command
 from .mapkeys import within
 
 _NETWORK = (
@@ -36,7 +36,6 @@ _ELSEWHERE = {
 _CRYPT_UUID = re.compile(r"CRYPT-(LUKS1|LUKS2|PLAIN|LOOPAES|TCRYPT|BITLK|FVAULT2)-", re.ASCII)
 _NETWORK_DISK = re.compile(r"(?:nbd|rbd|drbd)\d", re.ASCII)
 _RANDOM = ("/dev/urandom", "/dev/random", "/dev/hw_random")
-_TOOL_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _GET_POLICY_EX = 0xC0096616
 _FSCRYPT_MODES = {1: "AES-256-XTS", 5: "AES-128-CBC-ESSIV", 7: "SM4-XTS", 9: "Adiantum"}
 _MAX_DEPTH = 12
@@ -48,21 +47,11 @@ _RANK = {BAD: 0, UNKNOWN: 1, GOOD: 2}
 
 def run(argv: Sequence[str]) -> str | None:
     """Output of a command that only reads; None if it is not installed or fails."""
-    program = shutil.which(argv[0], path=_TOOL_PATH)
-    if program is None:
-        return None
     try:
-        done = subprocess.run(
-            [program, *argv[1:]],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=20,
-            check=False,
-            env={"PATH": _TOOL_PATH, "LC_ALL": "C"},
-        )
+        done = command.run(argv, 20)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+    return done.stdout if done.returncode == 0 else None
 
 
 def _mount_id(path: str) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any
 from . import blocknames, discovery, fsio, offload_found, prefixprobe
 from .datamap import Tier
 from .evidence_engine import Running
-from .offload_model import is_loopback
+from .mapkeys import is_loopback
 
 CANARIES = "/etc/llmhost/canaries.json"
 STORES = ("vllm_fs", "llmd_fs")

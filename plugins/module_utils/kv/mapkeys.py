@@ -268,14 +268,15 @@ def _endpoint(value: Any) -> str:
     match = _URL.fullmatch(value)
     if match is None or (match.group(3) and not 0 < int(match.group(3)) < 65536):
         raise _wrong("not an http or https URL of a host, a port and a path", fix)
-    if match.group(1) == "http" and not _is_loopback(match.group(2).strip("[]")):
+    if match.group(1) == "http" and not is_loopback(match.group(2)):
         raise _wrong(f"blocks would travel in clear to {match.group(2)}", fix)
     return value
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Can only this machine reach that address?"""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .datamap import Tier
-from .offload_model import is_loopback
+from .mapkeys import is_loopback
 from .units import has_own_volume
 
 CODES = {

@@ -16,8 +16,8 @@ from typing import Any
 
 from . import offload_table as table
 from .judge import FAIL, PASS, UNKNOWN
-from .mapkeys import key_text, show, unknown_key_fix
-from .offload_model import Engine, Finding, is_every, is_local_endpoint, is_loopback
+from .mapkeys import is_loopback, key_text, show, unknown_key_fix
+from .offload_model import Engine, Finding, is_every, is_local_endpoint
 from .offload_table import within
 
 _DENIED = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .datamap import Tier
+from .mapkeys import is_loopback
 
 
 class Finding(NamedTuple):
@@ -64,14 +65,6 @@ CODES = {
     "unread-settings": "settings that stand where they cannot be read",
     "generated-text": "generated text is stored, or not, against what was declared",
 }
-
-
-def is_loopback(host: str) -> bool:
-    """Can only this machine reach that address?"""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def is_every(host: Any) -> bool:

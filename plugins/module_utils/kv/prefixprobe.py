@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from . import fsio
-from .offload_model import is_loopback
+from .mapkeys import is_loopback
 from .stores_places import block_of_key, block_place, is_namespace
 
 _ANSWER = 1 << 24

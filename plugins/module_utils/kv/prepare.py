@@ -12,9 +12,8 @@ import errno
 import os
 import stat
 import struct
-import subprocess
 
-from . import account, fsio, mounts
+from . import account, command, fsio, mounts
 from .datamap import Tier
 from .stores import CACHEDIR_TAG, COMMON_DIRS
 
@@ -99,7 +98,7 @@ def _label(path: str) -> bool:
     """SELinux label of the root alone, where SELinux is on; written for the RHEL family, not run here."""
     if not os.path.exists("/sys/fs/selinux/enforce"):
         return False
-    result = subprocess.run(["/sbin/restorecon", "-v", path], capture_output=True, text=True, check=False)
+    result = command.run(["/sbin/restorecon", "-v", path])
     return bool(result.stdout.strip())
 
 

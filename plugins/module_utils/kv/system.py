@@ -15,10 +15,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from . import account, fsio
+from . import account, command, fsio
 
-PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
-_ENVIRONMENT = {"PATH": PATH, "LC_ALL": "C", "SYSTEMD_PAGER": "", "SYSTEMD_COLORS": "0"}
+PATH = command.PATH
 COMMAND_TIMEOUT = 600
 # A directory that every host has: a refusal must leave nothing behind, not even a lock file.
 LOCK = "/var/lib"
@@ -36,16 +35,7 @@ class HostError(Exception):
 def run(argv: Sequence[str], timeout: float = COMMAND_TIMEOUT) -> subprocess.CompletedProcess[str]:
     """Run a program with a fixed PATH and locale; HostError if it is missing or does not end."""
     try:
-        return subprocess.run(
-            argv,
-            env=_ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            check=False,
-        )
+        return command.run(argv, timeout)
     except FileNotFoundError as error:
         raise HostError(f"{argv[0]} is not installed") from error
     except subprocess.TimeoutExpired as error:

@@ -40,34 +40,6 @@ WRITER_SETTINGS = (
 # They run other people's containers too: ordered after the tier, never stopped with it, none of the settings above.
 CONTAINER_DAEMONS = ("docker.service", "containerd.service", "podman.service", "crio.service")
 
-_SETUID_HELPER = "implies NoNewPrivileges=: the setuid nvidia-modprobe could not make the device nodes"
-
-# What no drop-in of ours may set, because a GPU engine dies of it or silently falls back to the CPU.
-FORBIDDEN = {
-    "PrivateDevices": "hides /dev/nvidia*",
-    "DevicePolicy": "closes /dev/nvidia*, whose major numbers differ from host to host",
-    "DeviceAllow": "closes every device that is not listed, /dev/nvidia* among them",
-    "MemoryDenyWriteExecute": "CUDA and Triton map memory writable and executable",
-    "NoNewPrivileges": "the setuid nvidia-modprobe could not load the driver or make the device nodes",
-    "ProtectKernelModules": "nvidia-modprobe loads the driver on first use; it also " + _SETUID_HELPER,
-    "DynamicUser": "the tier belongs to one fixed account; it also " + _SETUID_HELPER,
-    "LockPersonality": _SETUID_HELPER,
-    "ProtectClock": _SETUID_HELPER + "; it also sets DeviceAllow=",
-    "ProtectHostname": _SETUID_HELPER,
-    "ProtectKernelLogs": _SETUID_HELPER,
-    "ProtectKernelTunables": _SETUID_HELPER,
-    "RestrictAddressFamilies": _SETUID_HELPER + "; NCCL needs netlink and InfiniBand sockets",
-    "RestrictNamespaces": _SETUID_HELPER,
-    "RestrictRealtime": _SETUID_HELPER,
-    "RestrictSUIDSGID": _SETUID_HELPER,
-    "SystemCallArchitectures": _SETUID_HELPER,
-    "SystemCallFilter": _SETUID_HELPER,
-    "SystemCallLog": _SETUID_HELPER,
-    "ProtectHome": "hides the model cache in the account's home",
-    "NoExecPaths": "Triton and torch.compile run what they build in TMPDIR",
-    "TemporaryFileSystem": "a noexec TMPDIR breaks Triton and torch.compile",
-}
-
 
 def has_own_volume(tier: Tier) -> bool:
     """True if the tier lies on a volume that this collection makes."""

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..kv import fsio, system
+from ..kv.datamap import Problem
 from . import derive, engine, render, tenants
 from . import settings as settings_
-from .settings import Problem
 
 UNIT_DIR = "/etc/systemd/system"
 WAIT = 20
@@ -110,7 +110,7 @@ def problems(settings: dict[str, Any], host: str, places: render.Places = render
             found += [(f"cache_salt_gateway_{key}", why, fix) for why, fix in _file_problems(path, secret)]
     if os.path.lexists(places.key):
         found += [(places.key, why, fix) for why, fix in _key_problems(places.key)]
-    return [Problem(host, key, why, fix) for key, why, fix in found]
+    return [Problem(host, "", key, why, fix) for key, why, fix in found]
 
 
 def _file_problems(path: str, secret: bool) -> list[tuple[str, str]]:

@@ -9,6 +9,8 @@ import ipaddress
 import re
 from typing import Any, NamedTuple
 
+from ..kv.datamap import Problem
+from ..kv.mapkeys import is_loopback
 from . import derive, endpoints, tenants
 
 IDENTITIES = ("api_key", "client_certificate", "auth_request")
@@ -35,18 +37,6 @@ DEFAULTS: dict[str, Any] = {
 }
 _PATH = re.compile(r"/[A-Za-z0-9._/-]+")
 _PREFIX = "cache_salt_gateway_"
-
-
-class Problem(NamedTuple):
-    """One reason to refuse, for the operator."""
-
-    host: str
-    key: str
-    reason: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"host {self.host}, {self.key}: {self.reason}. Fix: {self.fix}."
 
 
 class Address(NamedTuple):
@@ -92,12 +82,12 @@ def problems(given: dict[str, Any], host: str) -> list[Problem]:
     """Everything that is wrong with the settings of a host's gateway."""
     wrong_types = _types(_plain(given))
     if wrong_types:
-        return [Problem(host, key, why, fix) for key, why, fix in wrong_types]
+        return [Problem(host, "", key, why, fix) for key, why, fix in wrong_types]
     settings = complete(given)
     found = [(_PREFIX + key, why, fix) for key, why, fix in _places(settings) + _identity(settings) + _engine(settings)]
     found += tenants.problems(settings["tenants"], settings["identity"])
     found += _no_persist(settings)
-    return [Problem(host, key, why, fix) for key, why, fix in found]
+    return [Problem(host, "", key, why, fix) for key, why, fix in found]
 
 
 def _types(given: dict[str, Any]) -> list[tenants.Reason]:
@@ -165,19 +155,12 @@ def _identity(settings: dict[str, Any]) -> list[tenants.Reason]:
     match = re.fullmatch(r"(https?)://(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?", url)
     if url and not match:
         found.append(("auth_url", f"{url!r} is no plain http or https URL", "write https://HOST[:PORT]/PATH"))
-    elif url and match and match.group(1) == "http" and not _loopback(match.group(2)):
+    elif url and match and match.group(1) == "http" and not is_loopback(match.group(2)):
         fix = "use https, or a service on the loopback interface"
         found.append(("auth_url", "clients' credentials would cross the network in clear", fix))
     if not re.fullmatch(r"[A-Za-z0-9-]{1,64}", settings["auth_header"]):
         found.append(("auth_header", "it is no name of a header", "write for example " + DEFAULTS["auth_header"]))
     return found
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _engine(settings: dict[str, Any]) -> list[tenants.Reason]:
