@@ -58,6 +58,11 @@ written:
   returned: success
   type: list
   elements: str
+stopped:
+  description: Tiers whose blocks may go only while their engine is stopped, which root alone can see.
+  returned: success
+  type: list
+  elements: str
 vanished:
   description: Tiers that the host has and the map no longer names.
   returned: success

@@ -420,8 +420,7 @@ def test_cron_renews_a_key_at_its_minute_as_root() -> None:
     tiers = document(volume=volume)["tiers"] + document(name="b", path="/srv/b", volume=None)["tiers"]
     text = environment.get_template("cron.j2").render(
         ansible_managed="",
-        __kv_retention_host={"data_map": {"tiers": tiers}},
-        __kv_retention_stopped_stores=[],
+        __kv_retention_host={"data_map": {"tiers": tiers}, "stopped": []},
         kv_retention_audit_every_minutes=15,
     )
     assert [line for line in text.splitlines() if " purge " in line] == [

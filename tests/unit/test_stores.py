@@ -11,10 +11,9 @@ from pathlib import Path
 
 import jinja2
 import pytest
-import yaml
 from store_trees import TREES
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import discovery, stores, walk
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import discovery, host, stores, walk
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.stores import (
     BLOCK,
     CONFIG,
@@ -323,12 +322,10 @@ def test_a_level_knows_no_names_but_its_own():
 def cron_lines(*tiers):
     """The job lines of /etc/cron.d/llmhost for these tiers."""
     role = Path(__file__).resolve().parents[2] / "roles/kv_retention"
-    variables = yaml.safe_load((role / "vars/main.yml").read_text())
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(role / "templates"), trim_blocks=True)
     text = environment.get_template("cron.j2").render(
         ansible_managed="",
-        __kv_retention_host={"data_map": {"tiers": tiers}},
-        __kv_retention_stopped_stores=variables["__kv_retention_stopped_stores"],
+        __kv_retention_host={"data_map": {"tiers": tiers}, "stopped": host.only_stopped({"tiers": list(tiers)})},
         kv_retention_audit_every_minutes=15,
     )
     return [line for line in text.splitlines() if " expire " in line]

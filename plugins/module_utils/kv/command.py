@@ -12,7 +12,7 @@ _ENVIRONMENT = {"PATH": PATH, "LC_ALL": "C", "SYSTEMD_PAGER": "", "SYSTEMD_COLOR
 
 
 def run(argv: Sequence[str], timeout: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Run one with a fixed PATH and locale and no input; OSError or SubprocessError if it is missing or does not end."""
+    """Run one with fixed PATH and locale and no input; OSError or SubprocessError if it is missing or does not end."""
     return subprocess.run(  # pylint: disable=ansible-bad-function
         argv,
         env=_ENVIRONMENT,

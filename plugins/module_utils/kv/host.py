@@ -14,6 +14,7 @@ from typing import Any
 from . import datamap, program, system, units
 from .datamap import STATE_ROOT, Document, MapError, Problem, file_tiers, state_dir
 from .mapkeys import LIB_ROOT
+from .stores import STORES
 from .system import Account, Change, Directory
 
 ROOT = Account(0, 0)
@@ -129,11 +130,17 @@ def apply(todo: Plan) -> None:
         change.make()
 
 
+def only_stopped(document: Document) -> list[str]:
+    """Tiers that expire only while their engine is stopped, which root alone can see."""
+    return [tier["name"] for tier in document["tiers"] if not STORES[tier["store"]].live]
+
+
 def result(todo: Plan) -> dict[str, Any]:
     """What a module returns of a plan."""
     return {
         "data_map": todo.document,
         "changed": bool(todo.directories or todo.changes),
         "written": [directory.path for directory in todo.directories] + [change.path for change in todo.changes],
+        "stopped": only_stopped(todo.document),
         "vanished": [tier["name"] for tier in todo.document["tiers"] if tier["state"] == "vanished"],
     }

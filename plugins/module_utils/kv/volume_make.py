@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import devices, fsio, luks, prepare, system, units, volume, walk
+from . import devices, fsio, luks, packages, prepare, system, units, volume, walk
 from .datamap import Document, MapError, Problem, Tier, mapper_name
 from .devices import Device
 from .mapkeys import LIB_ROOT
@@ -45,18 +44,9 @@ def allocate(tier: Tier) -> None:
 
 
 def missing_packages(tiers: Sequence[Tier]) -> list[str]:
-    """Debian packages without which no volume is opened at boot and that are not there."""
-    missing = []
-    places = ("/usr/lib/systemd", "/lib/systemd")
-    if not any(os.path.exists(place + "/system-generators/systemd-cryptsetup-generator") for place in places):
-        missing.append("systemd-cryptsetup")
-    # The header in front of an ephemeral volume is made by e2fsprogs too.
-    if shutil.which("mkfs.ext4", path=system.PATH) is None:
-        missing.append("e2fsprogs")
+    """What makes volumes and opens them at boot, and is not there."""
     wants_xfs = any(tier["volume"]["fstype"] == "xfs" for tier in tiers)
-    if wants_xfs and shutil.which("mkfs.xfs", path=system.PATH) is None:
-        missing.append("xfsprogs")
-    return missing
+    return packages.missing(["systemd-cryptsetup", "mkfs.ext4"] + (["mkfs.xfs"] if wants_xfs else []))
 
 
 @dataclass(frozen=True)
@@ -202,8 +192,8 @@ def run(document: Document, act: bool, wipes: Sequence[dict[str, Any]] = ()) -> 
     ]
     changed = bool(done)
     if act and tiers:
-        if packages := missing_packages(tiers):
-            raise HostError("not installed: {}".format(", ".join(packages)))
+        if missing := missing_packages(tiers):
+            raise HostError("not installed: {}".format(", ".join(missing)))
         done = apply(tiers, seen, wipes)
         for tier in tiers:
             cleaned = clean(tier)
