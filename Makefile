@@ -90,8 +90,8 @@ report: build ## The audit's report in headless Chromium with axe-core (Debian's
 molecule: build ## A scenario on a test-bed host (SCENARIO=gateway for another one, RELEASE=trixie for Debian 13)
 	@LLMHOST_RELEASE=$(RELEASE) molecule test -s $(SCENARIO) $(ARGS)
 
-upgrade: build ## A host that an older artifact hardened (OLD=commit), hardened by this one; RELEASE=trixie for Debian 13
-	@tests/tools/upgrade.sh
+upgrade: ## The scenario of a host that an older artifact hardened (OLD=commit); RELEASE=trixie for Debian 13
+	@$(MAKE) molecule SCENARIO=upgrade
 
 soak: setup ## Real vLLM fs tiers of two releases at full speed while kvtier expires them each second (MINUTES=2)
 	@python tests/soak/soak.py --minutes $(MINUTES)

@@ -72,6 +72,7 @@ REST = [
     Stage("bucket-host", 1200, ["bucket-host"]),
     Stage("report", 300, ["report"]),
     Stage("gateway-fuzz", 300, ["gateway-fuzz"]),
+    Stage("molecule upgrade", 1200, ["molecule", "SCENARIO=upgrade"]),
     Stage("molecule refusals", 900, ["molecule", "SCENARIO=refusals"]),
     Stage("molecule volumes", 1500, ["molecule", "SCENARIO=volumes"]),
     Stage("testbed trixie", 300, ["testbed", "RELEASE=trixie"]),
