@@ -83,7 +83,7 @@ def test_what_a_stopped_unit_would_start_is_read_from_its_program(tmp_path: Path
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/vllm").write_text("")
     services = ["vllm.service", "other.service", "vllm@.service", NEW.unit]
-    ahead = preflight_expiry.gather(document({"services": services, "owner": 0 or "root2"}))
+    ahead = preflight_expiry.gather(document({"services": services, "owner": 12345}))
     assert asked == ["other.service", "vllm.service"]
     assert [(one.unit, one.version) for one in ahead.starts["chat"]] == [("vllm.service", "0.27.1")]
 
@@ -119,7 +119,11 @@ def shorter(complete: bool = True, **counts: int) -> Shorter:
 def test_blocks_that_a_shorter_retention_ends_are_counted_and_need_a_word_for_each_tier() -> None:
     due = shorter(blocks=10, overdue=4, block_bytes=10 << 20)
     (line,) = refusals(Ahead(shorter=[due]))
-    for words in ("key retention_minutes: it goes from 600 to 60 minutes", "4 of 10 blocks in /srv/kv", "about 4.0 MiB"):
+    for words in (
+        "key retention_minutes: it goes from 600 to 60 minutes",
+        "4 of 10 blocks in /srv/kv",
+        "about 4.0 MiB",
+    ):
         assert words in line
     assert "write retention_minutes: 600, or let them go with -e llmhost_shorten_retention=chat." in line
     assert refusals(Ahead(shorter=[due]), allowed=["code"]) == [line]

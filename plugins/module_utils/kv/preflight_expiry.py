@@ -21,6 +21,7 @@ from .survey import Survey
 # All tiers whose retention becomes shorter are counted in that time, together.
 MAX_SECONDS = 20.0
 PERMISSION = "llmhost_shorten_retention"
+Engines = Mapping[str, Sequence[discovery.Found]]
 _PROGRAM = re.compile(r"\{ path=(\S+) ;")
 
 
@@ -37,8 +38,8 @@ class Shorter:
 class Ahead:
     """What judge() goes by. engines: by tier, what runs; starts: by tier, what its stopped units would start."""
 
-    engines: Mapping[str, Sequence[discovery.Found]] = field(default_factory=dict)
-    starts: Mapping[str, Sequence[discovery.Found]] = field(default_factory=dict)
+    engines: Engines = field(default_factory=dict)
+    starts: Engines = field(default_factory=dict)
     shorter: Sequence[Shorter] = ()
 
 
@@ -52,7 +53,9 @@ def gather(document: Document, systemd: bool = True) -> Ahead:
     return Ahead(engines, _starts(tiers, engines) if systemd else {}, _shorter(document))
 
 
-def _starts(tiers: Sequence[Tier], engines: Mapping[str, Sequence[discovery.Found]]) -> dict[str, list[discovery.Found]]:
+def _starts(
+    tiers: Sequence[Tier], engines: Mapping[str, Sequence[discovery.Found]]
+) -> dict[str, list[discovery.Found]]:
     """The engines on disk that units without a running one would start, of stores for which their version matters."""
     asked = {
         tier["name"]: [
@@ -132,7 +135,7 @@ def _judge_live(tier: Tier, ahead: Ahead, name: str) -> list[Problem]:
     named = ", ".join(
         f"{one.version} in {f'pid {one.pid} ({one.unit})' if one.pid else one.unit}" for one in unsafe[:5]
     )
-    reason = f"{store.engine} {named} may hang when a block vanishes, so blocks of {store.name} would not expire under it"
+    reason = f"{store.engine} {named} may hang when a block vanishes, so nothing would expire while it runs"
     fix = f"upgrade it to {wanted} and restart it, or {stopped}"
     return [Problem(name, tier["name"], "expire", reason, fix)]
 
