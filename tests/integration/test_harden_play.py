@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The playbook harden over several hosts: who is touched, in which order, and what stops it.
 
-Hosts are this machine under three names, and the modules that would look at or change it are replaced by one that notes
+Hosts are this machine under four names, and the modules that would look at or change it are replaced by one that notes
 what it was asked: the plays, their conditions and the handler are the collection's own.
 """
 
@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-HOSTS = ("gpu1", "gpu2", "gpu3")
+HOSTS = ("gpu1", "gpu2", "gpu3", "gpu4")
 NOTE = """
 import json
 from ansible.module_utils.basic import AnsibleModule
@@ -41,7 +41,7 @@ KEEPS = {"restarts": [], "caches": [], "destroys": False, "lines": []}
 
 
 class Fleet:
-    """A collection with the real plays in a directory of its own, and three hosts."""
+    """A collection with the real plays in a directory of its own, and four hosts."""
 
     def __init__(self, place: Path) -> None:
         self.place, self.log = place, place / "log"
@@ -143,17 +143,18 @@ def test_no_host_is_touched_if_too_many_would_lose_a_cache(fleet: Fleet) -> None
 def test_hosts_go_one_after_the_other_and_the_first_failure_stops_the_rest(fleet: Fleet) -> None:
     fleet.answers["kv_preflight"].update(gpu1={"forecast": LOSES}, gpu3={"forecast": LOSES})
     fleet.answers["kv_volume"] = {"gpu2": {"failed": True, "msg": "no room"}}
-    options = {"llmhost_max_hosts_destroying_cache": 2, "llmhost_serial": 1, "llmhost_restart": "when_needed"}
+    options = {"llmhost_max_hosts_destroying_cache": 2, "llmhost_serial": [1, 2], "llmhost_restart": "when_needed"}
     code, text, asked = fleet.run(**options)
     assert code != 0 and "no room" in text
-    assert of(asked, "kv_volume") == ["gpu1", "gpu2"]
+    # Half of the second batch was well, and the third is not begun all the same.
+    assert sorted(of(asked, "kv_volume")) == ["gpu1", "gpu2", "gpu3"]
     # The first host was done, its engine restarted and its audit made, before the second was begun.
     order = [(one["module"], one["host"]) for one in asked]
     assert order.index(("restart", "gpu1")) < order.index(("kv_volume", "gpu2"))
     assert [one for one in order if one[0] == "restart"] == [("restart", "gpu1")]
     (restart,) = [one for one in asked if one["module"] == "restart"]
     assert (restart["name"], restart["state"]) == ("vllm.service", "restarted")
-    assert [one["restart"] for one in asked if one["module"] == "kv_preflight"][:3] == ["when_needed"] * 3
+    assert [one["restart"] for one in asked if one["module"] == "kv_preflight"][:4] == ["when_needed"] * 4
 
 
 def test_one_refusal_stops_all_hosts_and_a_restart_needs_a_word(fleet: Fleet) -> None:
