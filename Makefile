@@ -56,8 +56,8 @@ importer: build ## What Galaxy says of the artifact
 ee: build ## What ansible-builder says of the collection's needs (no image is built)
 	@tests/tools/ee.sh
 
-testbed: setup ## The test bed's Debian image, into its cache
-	@python tests/testbed/bed.py build $(RELEASE)
+testbed: setup ## The test bed's Debian image, into its cache (RELEASE="bookworm trixie" for both)
+	@for release in $(RELEASE); do python tests/testbed/bed.py build "$$release"; done
 
 integration: build ## Tests of the engine and modules on this machine's file systems and test-bed hosts
 	@pytest tests/integration $(ARGS)
@@ -87,8 +87,10 @@ report: export LLMHOST_PACKAGES = chromium chromium-driver $(if $(shell command 
 report: build ## The audit's report in headless Chromium with axe-core (Debian's Chromium, axe-core from npm once)
 	@pytest tests/report $(ARGS)
 
-molecule: build ## A scenario on a test-bed host (SCENARIO=gateway for another one, RELEASE=trixie for Debian 13)
-	@LLMHOST_RELEASE=$(RELEASE) molecule test -s $(SCENARIO) $(ARGS)
+# A scenario with hosts of several releases runs on all of them unless one is named.
+molecule: build ## A scenario on test-bed hosts (SCENARIO=gateway for another one, RELEASE=trixie for Debian 13 alone)
+	@LLMHOST_RELEASE=$(RELEASE) molecule test -s $(SCENARIO) \
+	    $(if $(filter file,$(origin RELEASE)),,-p molecule-$(SCENARIO)-$(RELEASE)) $(ARGS)
 
 upgrade: ## The scenario of a host that an older artifact hardened (OLD=commit); RELEASE=trixie for Debian 13
 	@$(MAKE) molecule SCENARIO=upgrade

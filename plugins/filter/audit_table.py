@@ -12,6 +12,7 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.judge import plain
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.judge_found import HOST
 
 WIDTH = 110
 _INDENT = " " * 8
@@ -54,7 +55,7 @@ def audit_table(after: Any, before: Any = None) -> list[str]:
     for number, one in enumerate(results):
         if one["tier"] != tier:
             tier = one["tier"]
-            lines += ["", _text(f"tier {tier}")]
+            lines += ["", _text("host" if tier == HOST else f"tier {tier}")]
         previous = results[number - 1] if number else {}
         # A tier that is not judged at all takes one line, not one for each control.
         if _same_reason(one, previous):

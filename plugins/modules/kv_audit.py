@@ -14,6 +14,8 @@ author:
 description:
   - Collects evidence about each tier of a host's data map and judges the controls KV-01 to KV-10 and KV-12 to
     KV-16 over it. What each control means stands in the collection's C(docs/controls.md).
+  - Looks at every engine that runs or is configured and at the directories that engines write to by default. A place
+    that no tier names fails KV-01 as a result of its own, whose tier is C(undeclared:PLACE).
   - Changes nothing and needs nothing on the host but Python. Works on hosts that the collection never configured
     if O(data_map) is given.
   - Never fails because of what it finds; look at RV(audit.verdict) or RV(failed_controls).
@@ -50,8 +52,8 @@ options:
         type: str
   discover:
     description:
-      - Also look for KV state that no data map names, as M(llmhost.hardening.kv_tier_info) does, in the same task.
-      - What is found is in RV(found) and judged by no control of this module.
+      - Also scan local file systems for trees that nothing names, as M(llmhost.hardening.kv_tier_info) does.
+      - Return all that was found in RV(found).
     type: bool
     default: false
   scan_seconds:
@@ -148,7 +150,7 @@ audit:
           type: str
           sample: high
         tier:
-          description: Name of the tier.
+          description: Name of the tier; V(-) for the host, C(undeclared:PLACE) for a place that is in no tier.
           type: str
           sample: chat
         status:
@@ -220,18 +222,19 @@ def main() -> None:
         document = datamap.load() if given is None else datamap.validate(given, "data_map")
         options = {name: module.params[name] for name in ("waivers", "max_seconds", "buckets")}
         past = history.read()
-        audit = controls.audit(document, past=past, **options)
+        discover = module.params["discover"]
+        found = tiers_found.look(max(0, module.params["scan_seconds"]) if discover else 0)
+        audit = controls.audit(document, past=past, found=found, **options)
     except datamap.MapError as error:
         module.fail_json(msg=str(error))
     failed = [
         "{control} {tier}".format(**result) for result in audit["results"] if result["status"] in ("fail", "unknown")
     ]
     answer = {"audit": audit, "failed_controls": failed, **history.summary(past)}
-    if module.params["discover"]:
-        try:
-            answer["found"] = tiers_found.find(scan_seconds=max(0, module.params["scan_seconds"]))
-        except OSError as error:
-            module.fail_json(msg=f"the host cannot be looked at: {error}", audit=audit)
+    if discover:
+        if "error" in found:
+            module.fail_json(msg=f"the host cannot be looked at: {found['error']}", audit=audit)
+        answer["found"] = found
     module.exit_json(changed=False, **answer)
 
 

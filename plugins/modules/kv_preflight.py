@@ -15,6 +15,8 @@ description:
     one line each, naming host, tier, key, reason and fix.
   - Looks at Python, systemd and dm-crypt, at accounts and writers' units, at what lies in each tier's path and below
     its mount, at images and the room for them, at crypttab, fstab and open mappings.
+  - Refuses an engine whose version must not lose blocks while it runs, unless the tier's C(expire) is V(stopped), and a
+    retention that becomes shorter than blocks that lie there are old, unless O(shorten) names the tier.
   - Says what the roles will cost the host, engines that need a restart and caches that are lost, as far as it can be
     told beforehand.
   - Changes nothing.
@@ -42,6 +44,13 @@ options:
         description: The serial number that the device itself reports.
         type: str
         required: true
+  shorten:
+    description:
+      - Names of tiers whose blocks may go because their retention becomes shorter than they are old. The playbook and
+        the roles take it from C(-e llmhost_shorten_retention=NAME) of the command line alone.
+    type: list
+    elements: str
+    default: []
 extends_documentation_fragment:
   - llmhost.hardening.attributes
 attributes:
@@ -170,6 +179,7 @@ def main() -> None:
             "data_map": options.DATA_MAP,
             "restart": {"type": "str", "choices": ["never", "when_needed"], "default": "never"},
             "wipe": options.WIPE,
+            "shorten": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
@@ -180,14 +190,24 @@ def main() -> None:
         )
     # Older Pythons cannot even read this code.
     from ansible_collections.llmhost.hardening.plugins.module_utils import running
-    from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, forecast, preflight
+    from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
+        datamap,
+        forecast,
+        preflight,
+        preflight_expiry,
+    )
+
+    shorten = module.params["shorten"]
 
     def work() -> None:
         document = running.data_map(module)
         facts = preflight.gather(document)
-        if problems := preflight.judge(document, facts, module.params["wipe"]):
+        ahead = preflight_expiry.gather(document, facts.init == "systemd")
+        problems = preflight.judge(document, facts, module.params["wipe"])
+        problems += preflight_expiry.judge(document, ahead, shorten)
+        if problems:
             raise datamap.MapError(problems)
-        for text in preflight.warnings(document, facts):
+        for text in preflight.warnings(document, facts) + preflight_expiry.warnings(document, ahead, shorten):
             module.warn(text)
         module.exit_json(
             changed=False,

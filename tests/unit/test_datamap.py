@@ -65,7 +65,8 @@ def test_a_tier_is_completed():
     (got,) = normalise(tier())["tiers"]
     assert got == {
         "name": "chat", "store": "vllm_fs", "state": "present", "path": "/srv/chat", "owner": "vllm",
-        "services": ["vllm.service"], "retention_minutes": 1440, "retention_reason": None, "expire_every_minutes": 5,
+        "services": ["vllm.service"], "retention_minutes": 1440, "retention_reason": None, "expire": "live",
+        "expire_every_minutes": 5,
         "grace_minutes": 2, "tmp_grace_minutes": 60, "dir_grace_minutes": 60, "full_pass_hours": 24, "max_bytes": None,
         "max_files": None, "volume": None, "bucket": None, "endpoint": None, "prefix": None, "peers": None,
         "purpose": None, "data_owner": None,
@@ -80,6 +81,16 @@ def test_the_example_of_the_design_is_a_good_map():
     assert [one["retention_minutes"] for one in document["tiers"]] == [1440, 1440, 60]
     assert document["tiers"][0]["max_bytes"] == 160 << 30
     assert document["tiers"][1]["prefix"] == "qwen" and normalise(bucket())["tiers"][0]["prefix"] == ""
+
+
+def test_a_document_from_before_a_key_existed_means_its_default():
+    """A host that an earlier version hardened keeps its tiers: a map that cannot be read is forgotten."""
+    old = normalise(tier())
+    del old["tiers"][0]["expire"]
+    assert datamap.validate(old) == normalise(tier())
+    del old["tiers"][0]["grace_minutes"]
+    with pytest.raises(datamap.MapError):
+        datamap.validate(old)
 
 
 def test_null_is_the_default():

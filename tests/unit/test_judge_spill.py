@@ -32,6 +32,10 @@ def tree(**changes):
 
 
 NO_UNIT = both(STOPPED, put("", "units", {"vllm.service": Unit("vllm.service", active="inactive")}))
+SMALL = both(
+    tree(oldest_mtime=NOW - 7200, blocks=1000, dirs=1000, block_bytes=1000),
+    spill(free_files=2000, total_files=4000),
+)
 YOUNG = tree(oldest_mtime=NOW - 7200, block_bytes=1 << 29)
 
 FLAWS = [
@@ -59,6 +63,10 @@ FLAWS = [
     ("KV-15", YOUNG, "fail", "full in 2 h"),
     ("KV-15", both(YOUNG, lambda given: given.tier.update(max_bytes=1 << 30)), "pass", "is free"),
     ("KV-15", both(YOUNG, lambda given: given.tier.update(retention_minutes=180)), "pass", "is free"),
+    ("KV-15", lambda given: given.tier.update(max_bytes=600 << 20), "fail", "the volume is full first"),
+    ("KV-15", SMALL, "fail", "out of inodes in"),
+    ("KV-15", both(SMALL, lambda given: given.tier.update(max_files=1000)), "pass", "is free"),
+    ("KV-16", put("storage", "chain", [{"name": "vg-pool", "uuid": "LVM-x-tpool"}]), "unknown", "thin LVM"),
     ("KV-16", spill(tagged=False), "fail", "CACHEDIR.TAG"),
     ("KV-16", spill(updatedb='PRUNEPATHS="/tmp /srv/k"'), "fail", "locate index"),
     ("KV-16", spill(updatedb='PRUNEPATHS="/tmp /srv/kv/"'), "pass", "tagged"),
@@ -87,15 +95,39 @@ def make(root: Path, **files: str) -> Roots:
 
 
 def test_swap_is_safe_only_with_a_key_that_dies_with_the_boot(tmp_path: Path) -> None:
-    names = ("sda2", "dm-1", "dm-2", "zram0")
+    names = ("sda2", "dm-1", "dm-2", "dm-3", "dm-4", "zram0")
     table = "Filename Type Size Used Priority\n" + "".join(f"/dev/{name} partition 1 0 -2\n" for name in names)
     roots = make(tmp_path, proc__swaps=table + "/swap.img file 1 0 -3\n")
-    for name, uuid in (("dm-1", "CRYPT-PLAIN-swap"), ("dm-2", "CRYPT-LUKS2-x-swap")):
+    kinds = {"dm-1": "PLAIN-random", "dm-2": "LUKS2-x-luks", "dm-3": "PLAIN-kept", "dm-4": "PLAIN-nowhere"}
+    for name, uuid in kinds.items():
         (tmp_path / f"sys/class/block/{name}/dm").mkdir(parents=True)
-        (tmp_path / f"sys/class/block/{name}/dm/uuid").write_text(uuid)
-    found = {one.name: one.safe for one in evidence_spill.swaps(roots) or ()}
-    assert found == {"/dev/sda2": False, "/dev/dm-1": True, "/dev/dm-2": False, "/dev/zram0": True, "/swap.img": False}
+        (tmp_path / f"sys/class/block/{name}/dm/uuid").write_text("CRYPT-" + uuid)
+        (tmp_path / f"sys/class/block/{name}/dm/name").write_text(uuid.rpartition("-")[2] + "\n")
+    make(tmp_path, etc__crypttab="random /dev/a /dev/urandom swap\nkept /dev/b /etc/swap.key swap,plain\n")
+    found = {one.name.rpartition("/")[2]: one.safe for one in evidence_spill.swaps(roots) or ()}
+    assert [name for name, safe in found.items() if safe] == ["dm-1", "zram0"] and len(found) == 7
     assert evidence_spill.swaps(Roots(proc=str(tmp_path / "none"))) is None
+
+
+@pytest.mark.parametrize(
+    ("states", "resume", "swap", "masked", "can"),
+    [
+        ("freeze mem disk", "0:0", None, False, False),
+        ("freeze mem disk", "8:2", None, False, True),
+        ("freeze mem disk", "8:2", None, True, False),
+        ("freeze mem", "8:2", None, False, False),
+        # systemd looks for a swap of its own.
+        ("freeze mem disk", "0:0", CLEAR, False, True),
+        ("freeze mem disk", "0:0", Swap("/dev/dm-1", True, "plain dm-crypt"), False, False),
+    ],
+)
+def test_a_host_that_can_write_its_memory_to_disk_is_told(tmp_path, states, resume, swap, masked, can) -> None:
+    roots = make(tmp_path, sys__power__state=states + "\n", sys__power__resume=resume + "\n")
+    if masked:
+        unit = tmp_path / "etc/systemd/system/hibernate.target"
+        unit.parent.mkdir(parents=True)
+        unit.symlink_to("/dev/null")
+    assert evidence_spill.hibernates((swap,) if swap else (), roots) is can
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     datamap,
     host,
     preflight,
+    preflight_expiry,
     system,
     volume,
     volume_make,
@@ -51,11 +52,11 @@ def call(monkeypatch: pytest.MonkeyPatch, name: str, data_map: Any, check: bool 
     class Fake:
         def __init__(self, argument_spec: dict[str, Any], supports_check_mode: bool) -> None:
             assert argument_spec.pop("data_map") == {"type": "dict", "required": True}
-            assert set(argument_spec) <= {"restart", "wipe"} and ("restart" in argument_spec) == (
-                name == "kv_preflight"
-            )
+            assert set(argument_spec) <= {"restart", "wipe", "shorten"}
+            assert ({"restart", "shorten"} <= set(argument_spec)) == (name == "kv_preflight")
             assert supports_check_mode
-            self.params, self.check_mode = {"data_map": data_map, "restart": "never", "wipe": []}, check
+            self.params = {"data_map": data_map, "restart": "never", "wipe": [], "shorten": []}
+            self.check_mode = check
 
         def exit_json(self, **result: Any) -> None:
             raise Exit(result)
@@ -123,7 +124,10 @@ def test_a_map_that_is_not_normalised_is_refused(
 
 def test_preflight_fails_with_every_problem_one_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "gather", lambda document: Facts())
-    monkeypatch.setattr(preflight, "judge", lambda document, facts, wipes: [PROBLEM, PROBLEM._replace(tier="code")])
+    monkeypatch.setattr(preflight_expiry, "gather", lambda document, systemd: preflight_expiry.Ahead())
+    monkeypatch.setattr(preflight, "judge", lambda document, facts, wipes: [PROBLEM])
+    other = PROBLEM._replace(tier="code")
+    monkeypatch.setattr(preflight_expiry, "judge", lambda document, ahead, allowed: [other])
     result = call(monkeypatch, "kv_preflight", DOCUMENT)
     assert result["failed"]
     assert result["msg"].splitlines() == [
@@ -135,6 +139,7 @@ def test_preflight_fails_with_every_problem_one_a_line(monkeypatch: pytest.Monke
 
 def test_preflight_passes_with_warnings_and_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "gather", lambda document: Facts(volumes={"chat": volume.Seen()}))
+    monkeypatch.setattr(preflight_expiry, "gather", lambda document, systemd: preflight_expiry.Ahead())
     monkeypatch.setattr(preflight, "judge", lambda document, facts, wipes: [])
     monkeypatch.setattr(preflight, "warnings", lambda document, facts: ["mind the gap"])
     result = call(monkeypatch, "kv_preflight", DOCUMENT)

@@ -63,6 +63,7 @@ TAKEN = [
     ("retention_minutes", 1, 1),
     ("retention_minutes", "60", 60),
     ("retention_minutes", 5256000, 5256000),
+    ("expire", "stopped", "stopped"),
     ("expire_every_minutes", 60, 60),
     ("expire_every_minutes", "15", 15),
     ("grace_minutes", 0, 0),
@@ -105,7 +106,7 @@ def test_every_key_has_a_good_value_above():
 @pytest.mark.parametrize(
     ("key", "default"),
     [("state", "present"), ("expire_every_minutes", 5), ("grace_minutes", 2), ("tmp_grace_minutes", 60),
-     ("dir_grace_minutes", 60), ("full_pass_hours", 24), ("services", [])],
+     ("dir_grace_minutes", 60), ("full_pass_hours", 24), ("services", []), ("expire", "live")],
 )  # fmt: skip
 def test_default(key, default):
     assert KEYS[key][1] == default
@@ -113,7 +114,7 @@ def test_default(key, default):
 
 def test_every_other_key_has_no_default():
     with_default = {"state", "expire_every_minutes", "grace_minutes", "tmp_grace_minutes", "dir_grace_minutes",
-                    "full_pass_hours", "services"}  # fmt: skip
+                    "full_pass_hours", "services", "expire"}  # fmt: skip
     assert all(default is None for key, (_parse, default) in KEYS.items() if key not in with_default)
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from posixpath import dirname
@@ -49,3 +50,17 @@ def test_cron_removes_blocks_past_the_retention_and_no_younger_ones(host):
     assert sum(int(number) for number in re.findall(r"expire chat: exit 0, expired (\d+) blocks", log)) >= 20
     commands = output(host, f"journalctl --no-pager -t CRON --since @{began}")
     assert "(vllm) CMD (/usr/local/sbin/kvtier expire chat" in commands
+
+
+def declared(host) -> dict[str, str]:
+    """KV-01 of each tier, of the host (-) and of each place that is in no tier."""
+    audit = json.loads(host.run("/usr/local/sbin/kvtier audit --json").stdout)
+    return {one["tier"]: one["status"] for one in audit["results"] if one["control"] == "KV-01"}
+
+
+def test_a_store_that_no_tier_declares_is_found(host):
+    assert declared(host) == {"chat": "pass", "-": "pass"}
+    output(host, f"mkdir /tmp/hicache && touch /tmp/hicache/{'a' * 64}_Qwen_0_1.bin")
+    found = declared(host)
+    output(host, "rm -r /tmp/hicache")
+    assert found == {"chat": "pass", "-": "pass", "undeclared:/tmp/hicache": "fail"}

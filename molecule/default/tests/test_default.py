@@ -26,7 +26,7 @@ def status(host, variant: str) -> dict:
     return json.loads(output(host, f"cat /run/{variant}-writer/status.json"))
 
 
-@pytest.fixture(scope="module", params=[("vllm.service", "compiled"), ("vllm-python.service", "python")], ids="/".join)
+@pytest.fixture(scope="module", params=[("vllm.service", "compiled"), ("vllm@python.service", "python")], ids="/".join)
 def writer(host, request) -> dict:
     """A writer's unit, its variant, and its main process as the kernel sees it."""
     unit, variant = request.param
@@ -86,7 +86,8 @@ def test_the_writer_leaves_no_core_and_no_swap(host, writer):
     core = output(host, f"grep 'Max core file size' /proc/{writer['Pid']}/limits").split()
     assert core[4:6] == ["0", "0"]
     assert int(output(host, f"cat /proc/{writer['Pid']}/coredump_filter"), 16) == 0
-    assert output(host, f"cat /sys/fs/cgroup/system.slice/{writer['unit']}/memory.swap.max") == "0"
+    cgroup = output(host, f"systemctl show -P ControlGroup {writer['unit']}")
+    assert output(host, f"cat /sys/fs/cgroup{cgroup}/memory.swap.max") == "0"
 
 
 def test_the_writer_stores_and_reads_with_no_wrong_byte(host, writer):
@@ -125,3 +126,13 @@ def test_cron_expires_as_the_account_and_audits_as_root(host):
     jobs = [line for line in output(host, "cat /etc/cron.d/llmhost").splitlines() if " * * * " in line]
     assert [(job.split()[5], job.split()[7]) for job in jobs] == [("vllm", "expire"), ("root", "audit")]
     assert host.service("cron").is_running and host.service("cron").is_enabled
+
+
+def test_status_says_in_ten_lines_that_all_is_well(host):
+    # After a boot the first expiry comes within its interval.
+    end = time.monotonic() + 150
+    while (done := host.run("/usr/local/sbin/kvtier status")).rc and time.monotonic() < end:
+        time.sleep(5)
+    lines = done.stdout.splitlines()
+    assert done.rc == 0 and len(lines) <= 10, done.stdout
+    assert lines[0].endswith("all well, 1 tier") and lines[1].startswith("ok  chat: ")

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Everything on a host that a role could change, one line each: files, mounts, mappings, loop devices, accounts."""
 
+import glob
 import hashlib
 import os
 import stat
@@ -36,6 +37,8 @@ for top, names, files in os.walk("/"):
 with open("/proc/self/mountinfo") as table:
     # A mount's number is its own; the rest of the line tells what is mounted where.
     print("".join(sorted(line.split(" ", 2)[2] for line in table if " /run/user/" not in line)))
+for disk in sorted(glob.glob("/dev/disk/by-id/virtio-bed-?")):
+    print(disk, digest(disk))
 for name in sorted(os.listdir("/sys/block")):
     base = "/sys/block/" + name
     for leaf in ("dm/name", "dm/uuid", "loop/backing_file", "size"):

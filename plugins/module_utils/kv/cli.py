@@ -32,6 +32,7 @@ from . import (
     purgecmd,
     standing,
     state,
+    tiers_found,
     walk,
 )
 from .datamap import Document, MapError, Tier
@@ -251,7 +252,9 @@ def _audit(document: Document, options: argparse.Namespace) -> int:
     # A map that is not this host's own is judged alone: it leaves no trace in the host's history.
     own = options.map == datamap.PATH
     past = history.read() if own else None
-    result = controls.audit(document, now, _waivers(options.waivers), options.max_seconds, options.map, past=past)
+    found = tiers_found.look() if own else None
+    waivers = _waivers(options.waivers)
+    result = controls.audit(document, now, waivers, options.max_seconds, options.map, past=past, found=found)
     if own:
         _remember(document, result)
     if options.metrics:

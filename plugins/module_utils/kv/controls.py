@@ -20,6 +20,7 @@ from . import (
     judge_blocks,
     judge_bucket,
     judge_engine,
+    judge_found,
     judge_names,
     judge_place,
     judge_spill,
@@ -212,12 +213,14 @@ def audit(
     map_path: str = PATH,
     buckets: Mapping[str, Any] | None = None,
     past: history.History | None = None,
+    found: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Judge every tier of a validated data map on this host, and those of the installed map that it left out.
 
     Changes nothing. now: Unix time in seconds; max_seconds: what the walks through all tiers may take together;
     map_path: the installed map; buckets: answers of bucket_lifecycle_info by tier, None where no bucket was asked;
-    past: the history of audits, None if it is not judged.
+    past: the history of audits, None if it is not judged; found: what tiers_found.look() gave, None if what no tier
+    names is not judged.
     """
     now = time.time() if now is None else now
     end = time.monotonic() + max_seconds
@@ -236,5 +239,9 @@ def audit(
     if past is not None:
         results = history.judge(results, past, now)
     names = [tier["name"] for tier in document["tiers"]] + [memory.name_of(entry) for entry in document["memory"]]
+    if found is not None:
+        judged = judge_found.judge(document, found, host.root)
+        results += [_result("KV-01", name, verdict) for name, verdict in judged]
+        names += [name for name, _verdict in judged]
     results = apply_waivers(results, waivers, now, names)
     return report(document, results, now)

@@ -36,6 +36,8 @@ Tier = dict[str, Any]
 Document = dict[str, Any]
 
 CAP_PERCENT = 90
+# Keys that documents of an earlier form lack: their default is what they meant.
+_LATER = ("expire",)
 
 
 class Problem(NamedTuple):
@@ -260,6 +262,8 @@ def validate(document: Any, source: str = PATH) -> Document:
     host = document["host"]
     raw_tiers: list[Any] = []
     for tier in document["tiers"]:
+        for key in _LATER if isinstance(tier, dict) else ():
+            tier.setdefault(key, KEYS[key][1])
         if not isinstance(tier, dict) or set(tier) != set(KEYS):
             raise MapError([Problem(key_text(host), "-", source, "a tier does not have the keys of this version", fix)])
         raw_tiers.append(_as_written(tier))

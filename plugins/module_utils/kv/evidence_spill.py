@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import discovery, fsio, orphans
-from .encryption import Roots
+from .encryption import Roots, layer_key
 from .stores import CACHEDIR_TAG
 
 # Configuration of backup programs, below /etc; each says what it copies.
@@ -82,12 +82,26 @@ def swaps(roots: Roots) -> tuple[Swap, ...] | None:
             behind = _line(f"{roots.sys}/class/block/{device}/backing_dev") or "none"
             found.append(Swap(name, behind == "none", "in memory" if behind == "none" else f"writes back to {behind}"))
         elif uuid.startswith("CRYPT-PLAIN-"):
-            found.append(Swap(name, True, "plain dm-crypt"))
+            # Plain dm-crypt may have a key file: then the swap can be read after the power is off.
+            key = layer_key(_line(f"{roots.sys}/class/block/{device}/dm/name") or "", "PLAIN", roots)
+            found.append(Swap(name, key.kind == "memory", f"plain dm-crypt, {key.reason}"))
         else:
             found.append(
                 Swap(name, False, "dm-crypt whose key outlives a boot" if "CRYPT-" in uuid else "in the clear")
             )
     return tuple(found)
+
+
+def hibernates(swaps: Sequence[Swap] | None, roots: Roots) -> bool:
+    """Can the host write its memory, keys included, to disk? systemd finds a swap for that by itself."""
+    states = _line(os.path.join(roots.sys, "power/state"))
+    if states is not None and "disk" not in states.split():
+        return False
+    unit = os.path.join(roots.etc, "systemd/system/hibernate.target")
+    if os.path.islink(unit) and os.path.realpath(unit) == "/dev/null":
+        return False
+    resume = (_line(os.path.join(roots.sys, "power/resume")) or "0:0") != "0:0"
+    return resume or any(not swap.safe for swap in swaps or ())
 
 
 def no_swap(process: discovery.Process, roots: Roots) -> bool:
@@ -126,7 +140,7 @@ def _excludes(text: str, path: str) -> bool:
 def look(path: str, processes: Sequence[discovery.Process], host: Any, roots: Roots | None = None) -> Spill:
     """Everything for one tier. processes: those of its services; host: what is known of the host."""
     roots = roots or Roots()
-    tagged, room = False, None
+    tagged, room, areas = False, None, swaps(roots)
     try:
         with fsio.opened(path) as fd:
             room = os.fstatvfs(fd)
@@ -134,10 +148,10 @@ def look(path: str, processes: Sequence[discovery.Process], host: Any, roots: Ro
     except (OSError, fsio.UnsafePath):
         pass
     return Spill(
-        swaps=swaps(roots),
+        swaps=areas,
         core_pattern=_line(os.path.join(roots.proc, "sys/kernel/core_pattern")),
         crash_kernel=_line(os.path.join(roots.sys, "kernel/kexec_crash_loaded")) == "1",
-        hibernates=(_line(os.path.join(roots.sys, "power/resume")) or "0:0") != "0:0",
+        hibernates=hibernates(areas, roots),
         orphans=_orphaned(roots.proc),
         no_swap={one.pid: no_swap(one, roots) for one in processes},
         tagged=tagged,

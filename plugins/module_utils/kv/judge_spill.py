@@ -12,6 +12,7 @@ from .judge import Parts, Verdict
 from .mapkeys import within
 
 MOST_FULL_PERCENT = 95
+_ROOM_FOR_CAP = "lower max_bytes or enlarge the volume"
 # A younger tier says nothing of how fast it fills.
 _SHORTEST = 3600.0
 
@@ -73,7 +74,8 @@ def no_spill(evidence: Evidence) -> Verdict:
         parts.fail("a crash kernel is loaded: its dump holds keys and blocks", "disable kdump")
     if spill.hibernates:
         parts.fail(
-            "the host can hibernate: that writes the memory-only key to disk", "mask hibernate.target, no resume="
+            "the host can hibernate: that writes the memory-only key to disk",
+            "systemctl mask hibernate.target, or have no swap but with a random key",
         )
     if spill.orphans is None:
         parts.unknown("which files in /dev/shm are still mapped cannot be seen", "run the audit as root")
@@ -98,6 +100,7 @@ def room_left(evidence: Evidence) -> Verdict:
         "cap_bytes": cap,
         "bytes_per_hour": None,
         "full_in_seconds": None,
+        "out_of_inodes_in_seconds": None,
     }
     if not spill.total_bytes:
         parts.unknown("the room on its file system cannot be read", "run the audit as root")
@@ -108,6 +111,10 @@ def room_left(evidence: Evidence) -> Verdict:
     for what, free, total in kinds:
         if total and free * 100 < total * (100 - MOST_FULL_PERCENT):
             parts.fail(f"{what}: only {free} of {total} left", larger)
+    # What root alone may use of the file system is no room for the tier.
+    room = spill.free_bytes + (survey.block_bytes + survey.temp_bytes if survey is not None else 0)
+    if cap is not None and survey is not None and cap > room:
+        parts.fail(f"the cap of {cap} bytes is above the room of {room}: the volume is full first", _ROOM_FOR_CAP)
     if survey is not None and survey.blocks and survey.oldest_mtime is not None:
         age = evidence.host.now - survey.oldest_mtime
         keeps = tier["retention_minutes"] * 60
@@ -119,6 +126,11 @@ def room_left(evidence: Evidence) -> Verdict:
             # At its retention a tier stops growing; a cap makes room by itself, early.
             if seconds is not None and cap is None and age < keeps and seconds < keeps - age:
                 parts.fail(f"at its rate the tier is full in {seconds / 3600:.0f} h, before its retention ends", larger)
+            seconds = spill.free_files * age / (survey.blocks + survey.dirs) if spill.total_files else None
+            facts["out_of_inodes_in_seconds"] = None if seconds is None else round(seconds)
+            if seconds is not None and tier["max_files"] is None and age < keeps and seconds < keeps - age:
+                told = f"at its rate it is out of inodes in {seconds / 3600:.0f} h, before its retention ends"
+                parts.fail(told, "shorten the retention, set max_files, or use a file system with more inodes")
     return parts.verdict("%d %% of its space is free" % (spill.free_bytes * 100 // spill.total_bytes), facts)
 
 
@@ -142,6 +154,8 @@ def no_copies(evidence: Evidence) -> Verdict:
             parts.unknown(f"whether {name} copies {path} cannot be told", f"exclude {path} or tagged caches there")
     if snapshots:
         parts.fail(f"snapshots exist of {', '.join(snapshots)}", "lvremove those older than the retention")
+    if any(one.get("uuid", "").endswith("-tpool") for one in evidence.storage.chain):
+        parts.unknown("snapshots of thin LVM volumes are not looked at", "list them (lvs), and waive this for a time")
     if evidence.storage.fstype in ("zfs", "btrfs"):
         parts.unknown(
             f"snapshots of {evidence.storage.fstype} are not looked at", "list them, and waive this for a time"

@@ -334,6 +334,7 @@ KEYS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "services": (_SERVICES, []),
     "retention_minutes": (whole(1, MAX_MINUTES, "minutes"), None),
     "retention_reason": (_text, None),
+    "expire": (_word_of("live", "stopped"), "live"),
     "expire_every_minutes": (_number_of(*EXPIRE_EVERY), 5),
     "grace_minutes": (whole(0, 1440, "minutes"), 2),
     "tmp_grace_minutes": (whole(1, 43200, "minutes"), 60),

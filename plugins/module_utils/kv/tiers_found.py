@@ -268,6 +268,14 @@ def find(
     return answer
 
 
+def look(scan_seconds: float = 0) -> dict[str, Any]:
+    """find() on this host; a host that cannot be looked at gives why, as `error`."""
+    try:
+        return find(scan_seconds=scan_seconds)
+    except OSError as error:
+        return {"error": str(error)}
+
+
 def _order(tier: Tier) -> tuple[str, ...]:
     return (tier.path or tier.inside or "", tier.bucket or "", tier.store)
 

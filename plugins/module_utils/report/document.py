@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.judge_found import HOST, PREFIX
+
 SCHEMA = 1
 BAD = ("fail", "unknown")
 STATUSES = ("pass", "fail", "unknown", "not_applicable", "waived")
@@ -64,7 +66,8 @@ def host(name: str, answer: Any, data_map: Any = None, found: Any = None) -> dic
     ]
     if audit and answer.get("failed"):
         reason = _text(answer.get("msg")) or "the audit did not end"
-    undeclared = _undeclared(_list(known.get("tiers")), tiers)
+    waived = {one["tier"] for one in results if one["status"] == "waived"}
+    undeclared = [one for one in _undeclared(_list(known.get("tiers")), tiers) if PREFIX + one["where"] not in waived]
     bad = any(one["status"] in BAD for one in results)
     history = [line for line in _list(answer.get("history")) if isinstance(line, Mapping)]
     return {
@@ -95,7 +98,7 @@ def _gaps(answer: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> li
 
 
 def _is_tier(name: str, named: Iterable[str]) -> bool:
-    return bool(name) and name not in named and name != "-"
+    return bool(name) and name not in named and name != HOST and not name.startswith(PREFIX)
 
 
 def _result(one: Mapping[str, Any]) -> dict[str, Any]:

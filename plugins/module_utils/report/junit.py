@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.judge_found import PREFIX
+
 from .document import AUDITED, by_severity
 
 # What XML 1.0 cannot hold, even escaped.
@@ -42,7 +44,10 @@ def render(report: Mapping[str, Any]) -> str:
         cases = []
         if host["state"] != AUDITED:
             cases.append(("error", _case("audit", host["name"], "error", f"{host['state']}: {host['reason']}")))
+        judged = {one["tier"] for one in host["results"]}
         for one in host["undeclared"]:
+            if PREFIX + one["where"] in judged:
+                continue
             text = f"{one['store']} at {one['where']} is in no data map"
             cases.append(("failure", _case("undeclared", host["name"], "failure", text, "; ".join(one["found_in"]))))
         for one in by_severity(host["results"]):
