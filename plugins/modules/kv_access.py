@@ -57,6 +57,13 @@ restart_pending:
   returned: success
   type: list
   elements: str
+containers_pending:
+  description:
+    - Containers without a unit of their own (docker, podman by hand) that still see the directory below a tier's mount
+      and must be restarted, one line each.
+  returned: success
+  type: list
+  elements: str
 restart_reasons:
   description: Why, for each of these units.
   returned: success
@@ -69,9 +76,11 @@ steps:
   elements: str
 """
 
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import access, datamap, system
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import absent, access, datamap, system
 
 
 def main() -> None:
@@ -82,15 +91,23 @@ def main() -> None:
     try:
         document = datamap.validate(module.params["data_map"], "data_map")
         if module.check_mode:
-            result = access.run(document, act=False)
+            result = _run(document, False)
         else:
             with system.exclusive():
-                result = access.run(document, act=True)
+                result = _run(document, True)
     except datamap.MapError as error:
         module.fail_json(msg=str(error), problems=[problem._asdict() for problem in error.problems])
     except (system.HostError, OSError) as error:
         module.fail_json(msg=str(error))
+    for text in result["containers_pending"]:
+        module.warn(f"not restarted, whatever llmhost_restart is: {text}")
     module.exit_json(**result)
+
+
+def _run(document: datamap.Document, act: bool) -> dict[str, Any]:
+    gone = absent.look_all(document, own=False)
+    absent.refuse(gone, document["host"])
+    return absent.end_prepared(act, absent.finish(gone, document, act, access.run(document, act)))
 
 
 if __name__ == "__main__":
