@@ -9,7 +9,7 @@ import sys
 
 MARK = b"KV-OF-A-PROMPT "
 words = sys.argv[1:]
-for root, account, store in zip(words[::3], words[1::3], words[2::3]):
+for root, account, store in zip(words[::3], words[1::3], words[2::3], strict=True):
     entry = pwd.getpwnam(account)
     child = os.fork()
     if child:

@@ -237,7 +237,7 @@ def _detach(tier: Tier) -> list[str]:
     wanted = access.wanted_files({"tiers": others})
     done = []
     for path, data in access.our_files().items():
-        if path == units.prepare_path(tier) or name in data.decode("utf-8", "replace").split():
+        if path == units.prepare_path(tier) or name in data.decode("utf-8", "replace"):
             system.Change(path, data, wanted.get(path), access.FILE_MODE).make()
             access.remove_empty(os.path.dirname(path))
             done.append(("wrote " if path in wanted else "removed ") + path)
@@ -317,11 +317,10 @@ def _clear_plain(tier: Tier) -> list[str]:
     return done
 
 
-def _volume(left: Left, document: Document) -> list[str]:
+def _volume(left: Left, seen: Seen, document: Document) -> list[str]:
     tier = left.tier
-    assert left.seen is not None
     done = _detach(tier)
-    if left.seen.mapper is not None:
+    if seen.mapper is not None:
         made = purge.purge_unlocked(tier, document, receipt.who(WHO))
         if made.content["result"] != purge.DESTROYED:
             raise HostError("tier {}: {}".format(tier["name"], "; ".join(made.content["messages"])))
@@ -347,7 +346,7 @@ def apply(found: Sequence[Left], document: Document) -> list[str]:
         if not steps(left):
             continue
         if left.seen is not None:
-            done += _volume(left, document)
+            done += _volume(left, left.seen, document)
         if left.plain:
             done += _clear_plain(left.tier)
         if left.bare:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from . import account, discovery, system
+from . import discovery, system
 from .datamap import Tier
 from .survey import printable
 from .system import Mount
@@ -68,7 +68,7 @@ def _within(path: str, above: str) -> bool:
 
 
 def seen_in(place: Place, inside: Sequence[Mount]) -> list[tuple[Mount, bool]]:
-    """The mounts of a namespace that are the tier or a part of it; with each, whether it is what lies below the mount."""
+    """The mounts of a namespace that are the tier or a part of it, each with whether it lies below the tier's mount."""
     found = []
     for mount in inside:
         below = mount.device == place.device and _within(mount.root, place.root)
@@ -135,26 +135,22 @@ def _table(path: str) -> list[Mount] | None:
         return None
 
 
-def user_of(tier: Tier) -> str | None:
-    """UID:GID of the tier's account, as podman and docker take it; None if there is no such account."""
-    try:
-        return f"{account.uid_of(tier['owner'])}:{account.gid_of(tier['owner'])}"
-    except KeyError:
-        return None
+def wrong_user(tier: Tier, view: View, uid: int | None, gid: int | None) -> tuple[str, str] | None:
+    """Why a container must not have the tier as the account that it runs as, and what to write; None if it may.
 
-
-def wrong_user(tier: Tier, view: View) -> tuple[str, str] | None:
-    """Why a container must not have the tier as the account that it runs as, and what to write; None if it may."""
-    user = user_of(tier)
-    if not view.writable or (user is not None and user.partition(":")[0] == str(view.uid)):
+    uid, gid: of the tier's account, None if there is none.
+    """
+    if not view.writable or view.uid == uid:
         return None
     who = "root" if view.uid == 0 else f"uid {view.uid}"
     reason = (
         f"{view.named()} runs as {who} and has the tier at {printable(view.at)}: "
         f"what it writes, {tier['owner']} can neither read nor expire"
     )
-    uid, _colon, gid = (user or "UID:GID").partition(":")
-    fix = f'give it user: "{uid}:{gid}" (compose), User={uid} and Group={gid} (quadlet) or --user {uid}:{gid}, '
+    user, group = ("UID", "GID") if uid is None else (uid, gid)
+    fix = (
+        f'give it user: "{user}:{group}" (compose), User={user} and Group={group} (quadlet) or --user {user}:{group}, '
+    )
     return reason, fix + "or mount the tier read-only there"
 
 

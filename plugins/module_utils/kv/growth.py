@@ -39,7 +39,7 @@ def fs_bytes(device: str) -> int | None:
 
 
 def needed(size: int, image: int, mapper: Mapper | None, filesystem: int | None) -> bool:
-    """Is a volume smaller than the map says? image: bytes of the file; filesystem: of that in it, None if not mounted."""
+    """Is a volume smaller than the map says? image: bytes of the file; filesystem: None if it is not mounted."""
     if image < size:
         return True
     if mapper is None or not mapper.size:

@@ -215,8 +215,9 @@ def _judge_account(evidence: Evidence, parts: Parts) -> None:
 
 def _judge_processes(evidence: Evidence, parts: Parts) -> None:
     restart = set()
+    account = (evidence.account.uid, evidence.account.gid)
     for text, remedy in dict.fromkeys(
-        filter(None, (containers.wrong_user(evidence.tier, v) for v in evidence.containers))
+        filter(None, (containers.wrong_user(evidence.tier, view, *account) for view in evidence.containers))
     ):
         parts.fail(text, remedy)
     apart = {view.pid for view in evidence.containers}

@@ -328,8 +328,9 @@ def _judge_services(tier: Tier, facts: Facts, name: str) -> list[Problem]:
 def _judge_containers(tier: Tier, facts: Facts, name: str) -> list[Problem]:
     """A container that writes the tier as another account, root before all."""
     found: dict[str, Problem] = {}
+    account = facts.accounts.get(tier["owner"])
     for view in facts.containers.get(tier["name"], ()):
-        wrong = containers.wrong_user(tier, view)
+        wrong = containers.wrong_user(tier, view, *(account or (None, None)))
         if wrong is not None:
             found.setdefault(view.container or str(view.pid), Problem(name, tier["name"], "services", *wrong))
     return list(found.values())
