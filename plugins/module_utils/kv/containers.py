@@ -147,7 +147,7 @@ def wrong_user(tier: Tier, view: View, uid: int | None, gid: int | None) -> tupl
         f"{view.named()} runs as {who} and has the tier at {printable(view.at)}: "
         f"what it writes, {tier['owner']} can neither read nor expire"
     )
-    user, group = ("UID", "GID") if uid is None else (uid, gid)
+    user, group = ("UID", "GID") if uid is None else (uid, uid if gid is None else gid)
     fix = (
         f'give it user: "{user}:{group}" (compose), User={user} and Group={group} (quadlet) or --user {user}:{group}, '
     )
