@@ -117,6 +117,10 @@ forecast:
           description: Seconds that its last start took; null for a unit that does not tell systemd when it is ready.
           type: float
           sample: 95.2
+        by_hand:
+          description: True for a container without a unit of its own, which nobody restarts but you.
+          type: bool
+          sample: false
     caches:
       description: Tiers whose blocks will be lost.
       type: list
@@ -212,7 +216,7 @@ def main() -> None:
         module.exit_json(
             changed=False,
             volumes=preflight.plan(document, facts),
-            forecast=forecast.gather(document, facts.volumes).as_result(module.params["restart"]),
+            forecast=forecast.gather(document, facts.volumes, gone=facts.gone).as_result(module.params["restart"]),
         )
 
     running.refusing(module, work)

@@ -74,7 +74,9 @@ REST = [
     Stage("gateway-fuzz", 300, ["gateway-fuzz"]),
     Stage("molecule upgrade", 1200, ["molecule", "SCENARIO=upgrade"]),
     Stage("molecule refusals", 900, ["molecule", "SCENARIO=refusals"]),
+    Stage("molecule changes", 1500, ["molecule", "SCENARIO=changes"]),
     Stage("molecule volumes", 1500, ["molecule", "SCENARIO=volumes"]),
+    Stage("molecule containers", 1500, ["molecule", "SCENARIO=containers"]),
     Stage("molecule gateway", 900, ["molecule", "SCENARIO=gateway"]),
     Stage("harden trixie", 480, ["harden", "RELEASE=trixie"], shows=TABLE),
 ]
