@@ -73,7 +73,7 @@ REST = [
     Stage("report", 300, ["report"]),
     Stage("gateway-fuzz", 300, ["gateway-fuzz"]),
     Stage("molecule refusals", 900, ["molecule", "SCENARIO=refusals"]),
-    Stage("molecule volumes", 1500, ["molecule", "SCENARIO=volumes"]),
+    Stage("molecule volume_disk", 1500, ["molecule", "SCENARIO=volume_disk"]),
     Stage("testbed trixie", 300, ["testbed", "RELEASE=trixie"]),
     Stage("molecule gateway", 900, ["molecule", "SCENARIO=gateway"]),
     Stage("molecule trixie", 900, ["molecule", "RELEASE=trixie"]),
