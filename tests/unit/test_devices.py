@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, devices, luks, system, units
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, devices, drift, luks, system, units
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.devices import Device, Signature
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.luks import KeyFile
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.system import HostError
@@ -322,12 +323,26 @@ def test_a_persistent_file_system_is_made_on_an_empty_mapping_only(monkeypatch: 
 
 
 def test_flags_of_an_open_volume_are_compared_with_the_map() -> None:
-    table = "0 8 crypt aes-xts-plain64 :64:logon:cryptsetup:x 0 254:16 32768 2 allow_discards sector_size:4096"
-    assert luks.flags_differ(tier("keyfile"), table)
-    assert not luks.flags_differ(tier("keyfile", discard=True), table)
-    assert luks.flags_differ(tier("keyfile", discard=True, no_workqueue=True), table)
-    more = table + " no_read_workqueue no_write_workqueue"
-    assert not luks.flags_differ(tier("keyfile", discard=True, no_workqueue=True), more)
+    text = "0 8 crypt aes-xts-plain64 :64:logon:cryptsetup:x 0 254:16 32768 2 allow_discards sector_size:4096"
+    table = drift.parse(text)
+    more = drift.parse(text + " no_read_workqueue no_write_workqueue")
+    assert table and more
+    assert luks.flags_differ(tier("keyfile"), table, None)
+    assert not luks.flags_differ(tier("keyfile", discard=True), table, None)
+    assert luks.flags_differ(tier("keyfile", discard=True, no_workqueue=True), table, None)
+    assert not luks.flags_differ(tier("keyfile", discard=True, no_workqueue=True), more, None)
+
+
+@pytest.mark.parametrize(("kept", "differ"), [(["allow-discards"], False), ([], True), (["no-read-workqueue"], True)])
+def test_flags_that_the_header_does_not_keep_are_a_difference(
+    monkeypatch: pytest.MonkeyPatch, kept: list[str], differ: bool
+) -> None:
+    dump = json.dumps({"keyslots": {}, "config": {"json_size": "12288", "flags": kept}})
+    monkeypatch.setattr(system, "run", lambda argv, timeout=0: subprocess.CompletedProcess(argv, 0, dump, ""))
+    of = tier("keyfile", discard=True)
+    ours = replace(EMPTY, blank=False, signatures=(Signature("crypto_LUKS", 0, devices.header_uuid(of)),))
+    table = drift.parse("0 8 crypt aes-xts-plain64 :64:logon:cryptsetup:x 0 254:16 32768 1 allow_discards")
+    assert table and luks.flags_differ(of, table, ours) is differ
 
 
 @pytest.mark.parametrize(

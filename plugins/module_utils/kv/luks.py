@@ -8,15 +8,17 @@ The key goes from /dev/urandom into the file and from the file into cryptsetup: 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from . import devices, encryption, fsio, system
+from . import devices, drift, encryption, fsio, system
 from .datamap import Tier, mapper_name
 from .devices import Device
+from .drift import Table
 from .mapkeys import LIB_ROOT
 from .system import HostError
 
@@ -162,13 +164,26 @@ def make_filesystem(tier: Tier) -> bool:
     return True
 
 
+def backup_differs(tier: Tier) -> bool:
+    """True if the header is not kept a second time, or not for root alone."""
+    try:
+        info = os.lstat(backup_path(tier))
+    except FileNotFoundError:
+        return True
+    return (info.st_uid, stat.S_IMODE(info.st_mode)) != (0, 0o600)
+
+
 def back_up_header(tier: Tier, device: Device) -> bool:
-    """Keep the header a second time, root's and 0600. True if it was made."""
+    """Keep the header a second time, root's and 0600. True if it was not so."""
     path = backup_path(tier)
-    if os.path.lexists(path):
+    if not backup_differs(tier):
         return False
     system.make_dirs(HEADERS)
     os.chmod(HEADERS, 0o700)
+    if os.path.lexists(path):
+        os.chown(path, 0, 0, follow_symlinks=False)
+        os.chmod(path, 0o600)
+        return True
     umask = os.umask(0o077)
     try:
         _run("cryptsetup", "luksHeaderBackup", "--header-backup-file", path, "--", device.real)
@@ -186,15 +201,26 @@ def flags(tier: Tier) -> list[str]:
     return wanted
 
 
-def flags_differ(tier: Tier, table: str) -> bool:
-    """True if an open volume does not have the flags of the map. table: as dmsetup prints it."""
-    have = set(table.split()) & {"allow_discards", "no_read_workqueue", "no_write_workqueue"}
-    return have != {flag.removeprefix("--").removeprefix("perf-").replace("-", "_") for flag in flags(tier)}
+def header_flags(dump: str) -> frozenset[str]:
+    """Flags that a LUKS2 header keeps, named as dm-crypt does. dump: of `cryptsetup luksDump --dump-json-metadata`."""
+    return frozenset(one.replace("-", "_") for one in json.loads(dump).get("config", {}).get("flags", []))
+
+
+def flags_differ(tier: Tier, table: Table, device: Device | None) -> bool:
+    """True if an open volume, or its header, does not have the flags of the map."""
+    wanted = drift.wanted_flags(tier)
+    if table.flags != wanted:
+        return True
+    if device is None or not devices.is_ours(tier, device):
+        return False
+    done = system.run(["cryptsetup", "luksDump", "--dump-json-metadata", "--", device.real], 60)
+    return done.returncode == 0 and header_flags(done.stdout) != wanted
 
 
 def set_flags(tier: Tier) -> bool:
     """Make an open volume and its header have the flags of the map, without closing it. True if they differed."""
-    if not flags_differ(tier, system.run(["dmsetup", "table", mapper_name(tier)], 60).stdout):
+    table = drift.parse(system.run(["dmsetup", "table", mapper_name(tier)], 60).stdout)
+    if table is None or not flags_differ(tier, table, devices.look(tier)):
         return False
     keyfile = ["--key-file", tier["volume"]["keyfile"]]
     _run("cryptsetup", "refresh", "--persistent", *flags(tier), *keyfile, mapper_name(tier))
@@ -236,9 +262,7 @@ def make_again(tier: Tier) -> None:
     device = devices.look(tier)
     if device is None or not devices.is_ours(tier, device):
         raise HostError(
-            "{} is not there or does not carry the tier's header; run the harden playbook".format(
-                tier["volume"]["source"]["device"]
-            )
+            f"{devices.path(tier)} is not there or does not carry the tier's header; run the harden playbook"
         )
     make_key(tier)
     devices.claim(device)

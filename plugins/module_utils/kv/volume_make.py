@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import devices, fsio, luks, prepare, system, units, volume, walk
+from . import devices, drift, fsio, grow, luks, lvm, prepare, system, tables, units, volume, walk
 from .datamap import Document, MapError, Problem, Tier, mapper_name
 from .devices import Device
 from .mapkeys import LIB_ROOT
@@ -118,8 +118,15 @@ def apply(tiers: Sequence[Tier], seen: Sequence[Seen], wipes: Sequence[dict[str,
     """Make all volumes as declared; HostError where the host does not follow. Says what was done."""
     done: list[str] = []
     for tier, found in zip(tiers, seen):
-        if found.device is not None:
-            done += _take(tier, found.device, wipes)
+        device = found.device
+        if found.group is not None and found.group.size is None:
+            lvm.make(tier)
+            done.append(f"made logical volume {devices.path(tier)}")
+            device = devices.look(tier)
+        if devices.of_device(tier):
+            if device is None:
+                raise HostError(f"{devices.path(tier)} did not appear")
+            done += _take(tier, device, wipes)
             continue
         source = tier["volume"]["source"]["file"]
         if found.image is None:
@@ -129,8 +136,12 @@ def apply(tiers: Sequence[Tier], seen: Sequence[Seen], wipes: Sequence[dict[str,
             os.chown(source, 0, 0, follow_symlinks=False)
             os.chmod(source, 0o600)
             done.append(f"closed {source}")
+    for tier, found in zip(tiers, seen):
+        if volume.source_short(tier, found):
+            grow.source(tier)
+            done.append(f"grew {grow.source_path(tier)}")
     # fstab last: a kill in between leaves an entry that opens nothing, never a mount without its device.
-    changes = volume.table_changes(tiers)
+    changes = tables.changes(tiers)
     for change in changes:
         change.make()
         done.append(f"wrote {change.path}")
@@ -140,6 +151,40 @@ def apply(tiers: Sequence[Tier], seen: Sequence[Seen], wipes: Sequence[dict[str,
     for tier, found in zip(tiers, seen):
         done += _open_and_mount(tier, found)
     return done
+
+
+def _grow(tier: Tier, found: Seen) -> list[str]:
+    """Mapping and file system of an open volume brought to the size of its source."""
+    name, done = mapper_name(tier), []
+    mapper = system.mapper(name)
+    if found.sizes is None or found.mounted is None or mapper is None or not found.is_ours():
+        return []
+    for part, differs in (("mapping", "mapping_short"), ("filesystem", "filesystem_short")):
+        sizes = grow.look(tier, mapper, drift.parse(system.run(["dmsetup", "table", name], 60).stdout))
+        if sizes is None or not getattr(sizes, differs):
+            continue
+        if part == "mapping":
+            grow.mapping(tier)
+            done.append(f"grew {name}")
+        else:
+            grow.filesystem(tier, found.mounted.fstype)
+            done.append("grew the file system at {}".format(tier["path"]))
+    return done
+
+
+def remount(tier: Tier) -> None:
+    """Give a live mount the options of fstab; who works on it goes on. HostError if it cannot have what all have."""
+    path, always = tier["path"], units.mount_options(tier, declared=False)
+    for options in (units.mount_options(tier), always):
+        # With its source it is not looked up in fstab.
+        argv = ["mount", "-o", ",".join(["remount", *options]), "--", "/dev/mapper/" + mapper_name(tier), path]
+        result = system.run(argv, 60)
+        if result.returncode == 0:
+            break
+    now = Seen(**volume.look_path(tier, system.mounts(), content=False)).mounted
+    if now is None or drift.options_missing(now.options):
+        why = result.stderr.strip() or f"the kernel left them as {now.options if now else 'not mounted'}"
+        raise HostError(f"{path} cannot be remounted with {','.join(always)}: {why}")
 
 
 def _open_and_mount(tier: Tier, found: Seen) -> list[str]:
@@ -153,6 +198,7 @@ def _open_and_mount(tier: Tier, found: Seen) -> list[str]:
         done.append(f"opened {mapper_name(tier)}")
     if luks.persistent(tier) and luks.set_flags(tier):
         done.append(f"set the flags of {mapper_name(tier)}")
+    done += _grow(tier, found)
     if luks.persistent(tier) and not found.is_ours() and luks.make_filesystem(tier):
         done.append("made {} in {}".format(tier["volume"]["fstype"], mapper_name(tier)))
     if not found.is_ours():
@@ -164,6 +210,9 @@ def _open_and_mount(tier: Tier, found: Seen) -> list[str]:
             )
         system.start(mount, also=[crypt])
         done.append(f"mounted {path}")
+    elif found.options_differ():
+        remount(tier)
+        done.append(f"remounted {path} with its options")
     now = Seen(**volume.look_path(tier, system.mounts()), mapper=system.mapper(mapper_name(tier)))
     if not now.is_ours():
         what = now.mounted.source if now.mounted else "nothing"
@@ -189,17 +238,20 @@ def run(document: Document, act: bool, wipes: Sequence[dict[str, Any]] = ()) -> 
     if problems:
         raise MapError(problems)
     todo = {mapper_name(tier): volume.steps(tier, found) for tier, found in zip(tiers, seen)}
-    diffs = [volume.table_diff(change, tiers) for change in volume.table_changes(tiers)]
+    diffs = [tables.diff(change, tiers) for change in tables.changes(tiers)]
     diffs += [system.text_diff(name, "", "".join(step + "\n" for step in left)) for name, left in todo.items() if left]
     done = [step for left in todo.values() for step in left]
     destroyed = {"files": 0, "bytes": 0}
     notes = [
         "tier {}: absent, but its volume is still there; see {} and {}".format(
-            tier["name"], volume.CRYPTTAB, volume.FSTAB
+            tier["name"], tables.CRYPTTAB, tables.FSTAB
         )
         for tier in document["tiers"]
         if tier["state"] == "absent" and units.has_own_volume(tier) and system.mapper(mapper_name(tier))
     ]
+    for tier, found in zip(tiers, seen):
+        if found.mounted is not None and found.is_ours():
+            notes += drift.notes(tier, found.table, found.mounted.fstype, found.mounted.options)
     changed = bool(done)
     if act and tiers:
         if packages := missing_packages(tiers):
@@ -221,7 +273,7 @@ def run(document: Document, act: bool, wipes: Sequence[dict[str, Any]] = ()) -> 
             "tier": tier["name"],
             "mapper": mapper_name(tier),
             "image": tier["volume"]["source"].get("file"),
-            "device": tier["volume"]["source"].get("device"),
+            "device": devices.path(tier) if devices.of_device(tier) else None,
             "mounted": act or found.is_ours(),
         }
         for tier, found in zip(tiers, seen)
