@@ -395,7 +395,8 @@ def test_a_volume_is_completed():
     assert parse_volume(volume()) == parse_volume({**volume(), "key": None, "fstype": None}) == full
     assert type(parse_volume(volume(size=Bytes(1 << 30)))["source"]["size"]) is int
     nothing = {"backend": "existing", "source": None, "key": None, "keyfile": None, "fstype": None,
-               "mount_options": [], "discard": False, "no_workqueue": False, "rekey_at": None, "attested": None}  # fmt: skip
+               "mount_options": [], "discard": False, "no_workqueue": False, "rekey_at": None,
+               "attested": None}  # fmt: skip
     assert parse_volume({"backend": "existing"}) == parse_volume(nothing) == nothing
 
 
