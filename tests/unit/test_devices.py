@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 from dataclasses import replace
@@ -310,7 +311,9 @@ def test_a_persistent_file_system_is_made_on_an_empty_mapping_only(monkeypatch: 
         calls.append(tuple(argv))
         return subprocess.CompletedProcess(argv, 0, answer if argv[0] == "wipefs" else "", "")
 
+    head = bytearray(512)
     monkeypatch.setattr(system, "run", run)
+    monkeypatch.setattr("builtins.open", lambda *_args, **_more: io.BytesIO(bytes(head)))
     assert luks.make_filesystem(tier("keyfile"))
     assert calls[-1] == ("mkfs.ext4", "-q", "/dev/mapper/llmhost_chat")
     calls.clear()
@@ -320,6 +323,10 @@ def test_a_persistent_file_system_is_made_on_an_empty_mapping_only(monkeypatch: 
     with pytest.raises(HostError, match="carries xfs"):
         luks.make_filesystem(tier("keyfile"))
     assert [call[0] for call in calls] == ["wipefs", "wipefs"]
+    # A mkfs.xfs that a power loss cut off left its signature.
+    head[:4], head[126] = b"XFSB", 1
+    assert luks.make_filesystem(tier("keyfile", fstype="xfs"))
+    assert calls[-1] == ("mkfs.xfs", "-q", "-f", "/dev/mapper/llmhost_chat")
 
 
 def test_flags_of_an_open_volume_are_compared_with_the_map() -> None:

@@ -12,7 +12,7 @@ import json
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable
 
 from . import devices, drift, encryption, fsio, system
@@ -31,7 +31,11 @@ MARK = "trusted.llmhost.key"
 
 @dataclass(frozen=True)
 class KeyFile:
-    """A key file as it is; encrypted: whether what it lies on is, None if that cannot be told."""
+    """A key file as it is; encrypted: whether what it lies on is, None if that cannot be told.
+
+    opens: it opens the tier's header, as far as there is one; unfinished: that header has no keyslot, so nothing is lost
+    with it.
+    """
 
     exists: bool
     closed: bool
@@ -39,6 +43,8 @@ class KeyFile:
     encrypted: bool | None
     why: str
     decoration: str | None = None
+    opens: bool = True
+    unfinished: bool = False
 
 
 def persistent(tier: Tier) -> bool:
@@ -65,6 +71,25 @@ def look(tier: Tier) -> KeyFile:
     return KeyFile(True, closed, info.st_size, below.encrypted, why, bad)
 
 
+def _dump(device: Device) -> dict[str, Any]:
+    """What the LUKS2 header of a device says, no secrets among it."""
+    done = system.run(["cryptsetup", "luksDump", "--dump-json-metadata", "--", device.real], 60)
+    return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
+
+
+def tried(tier: Tier, found: KeyFile, device: Device | None) -> KeyFile:
+    """The key file tried on the tier's header while its volume is closed (read-only)."""
+    if device is None or not devices.is_ours(tier, device):
+        return found
+    # A format that was cut off, or a purge that was.
+    if _dump(device).get("keyslots") == {}:
+        return replace(found, unfinished=True)
+    if not found.exists:
+        return found
+    argv = ["cryptsetup", "open", "--test-passphrase", "--key-file", tier["volume"]["keyfile"], "--", device.real]
+    return replace(found, opens=system.run(argv, 120).returncode == 0)
+
+
 def judge(tier: Tier, found: KeyFile, device: Device | None, wrong: Callable[[str, str, str], None]) -> None:
     """Refuse a key file that protects nothing, and a volume whose key is lost."""
     path, key = tier["volume"]["keyfile"], "volume.keyfile"
@@ -82,7 +107,10 @@ def judge(tier: Tier, found: KeyFile, device: Device | None, wrong: Callable[[st
         wrong(key, f"{path} is not a regular file of root with mode 0400", f"chown root {path}; chmod 0400 {path}")
     if found.exists and found.size < 32:
         wrong(key, "%s holds %d bytes" % (path, found.size), "use at least 32 random bytes, or remove the file")
-    if not found.exists and device is not None and devices.is_ours(tier, device):
+    if not found.opens and device is not None:
+        reason = f"{device.path} is the tier's volume, but {path} does not open it"
+        wrong(key, reason, drift.rebuild_fix(tier, "bring the right key back", device))
+    if not found.exists and not found.unfinished and device is not None and devices.is_ours(tier, device):
         reason = f"{device.path} is the tier's volume, but its key {path} is gone"
         wrong(key, reason, f"bring the file back, or give the volume up: kvtier purge {tier['name']}")
 
@@ -151,7 +179,9 @@ def make_filesystem(tier: Tier) -> bool:
     if done.returncode:
         raise HostError(f"wipefs cannot look at {mapping}: {done.stderr.strip()}")
     signatures = devices.parse_signatures(done.stdout)
-    if signatures:
+    with open(mapping, "rb") as file:
+        cut_off = xfs_cut_off(file.read(512))
+    if signatures and not cut_off:
         kinds = sorted({one.type for one in signatures})
         if tier["volume"]["fstype"] not in kinds:
             raise HostError(
@@ -160,8 +190,13 @@ def make_filesystem(tier: Tier) -> bool:
                 )
             )
         return False
-    _run("mkfs." + tier["volume"]["fstype"], "-q", mapping)
+    _run("mkfs." + tier["volume"]["fstype"], "-q", *(["-f"] if cut_off else []), mapping)
     return True
+
+
+def xfs_cut_off(head: bytes) -> bool:
+    """True if a mkfs.xfs did not end: nothing was ever stored there. head: the first 512 bytes."""
+    return head[:4] == b"XFSB" and head[126:127] == b"\1"
 
 
 def backup_differs(tier: Tier) -> bool:
@@ -201,11 +236,6 @@ def flags(tier: Tier) -> list[str]:
     return wanted
 
 
-def header_flags(dump: str) -> frozenset[str]:
-    """Flags that a LUKS2 header keeps, named as dm-crypt does. dump: of `cryptsetup luksDump --dump-json-metadata`."""
-    return frozenset(one.replace("-", "_") for one in json.loads(dump).get("config", {}).get("flags", []))
-
-
 def flags_differ(tier: Tier, table: Table, device: Device | None) -> bool:
     """True if an open volume, or its header, does not have the flags of the map."""
     wanted = drift.wanted_flags(tier)
@@ -213,8 +243,9 @@ def flags_differ(tier: Tier, table: Table, device: Device | None) -> bool:
         return True
     if device is None or not devices.is_ours(tier, device):
         return False
-    done = system.run(["cryptsetup", "luksDump", "--dump-json-metadata", "--", device.real], 60)
-    return done.returncode == 0 and header_flags(done.stdout) != wanted
+    dump = _dump(device)
+    kept = frozenset(one.replace("-", "_") for one in dump.get("config", {}).get("flags", []))
+    return bool(dump) and kept != wanted
 
 
 def set_flags(tier: Tier) -> bool:

@@ -227,6 +227,8 @@ def look(tier: Tier, table: Sequence[Mount]) -> Seen:
         found["sizes"] = grow.look(tier, found["mapper"], found["table"])
     if luks.persistent(tier):
         found["key"] = luks.look(tier)
+        if found["mapper"] is None:
+            found["key"] = luks.tried(tier, found["key"], found["device"])
         found["backup_differs"] = luks.backup_differs(tier)
         if found["table"] is not None:
             found["flags_differ"] = luks.flags_differ(tier, found["table"], found.get("device"))
@@ -418,6 +420,7 @@ def steps(tier: Tier, seen: Seen) -> list[str]:
             todo.append("make logical volume {} ({})".format(devices.path(tier), _human(source["size"])))
         todo += [step] if (step := devices.step(tier, seen.device)) else []
         todo += ["make key file {}".format(tier["volume"]["keyfile"])] if seen.key and not seen.key.exists else []
+        todo += [f"finish the LUKS header of {devices.path(tier)}"] if seen.key and seen.key.unfinished else []
     elif seen.image is None:
         todo.append("allocate {} ({})".format(source["file"], _human(source["size"])))
     elif (seen.image.uid, seen.image.mode) != (0, 0o600):

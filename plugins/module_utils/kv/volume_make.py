@@ -102,9 +102,12 @@ def clean(tier: Tier) -> Cleaned:
     return Cleaned(files, freed, True, immutable)
 
 
-def _take(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]]) -> list[str]:
+def _take(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]], unfinished: bool) -> list[str]:
     if luks.persistent(tier):
         done = luks.make(tier, device, wipes)
+        if unfinished:
+            luks.make_again(tier)
+            done.append(f"finished the LUKS header of {device.path}")
         if luks.back_up_header(tier, device):
             done.append(f"kept the LUKS header in {luks.backup_path(tier)}")
         return done
@@ -126,7 +129,7 @@ def apply(tiers: Sequence[Tier], seen: Sequence[Seen], wipes: Sequence[dict[str,
         if devices.of_device(tier):
             if device is None:
                 raise HostError(f"{devices.path(tier)} did not appear")
-            done += _take(tier, device, wipes)
+            done += _take(tier, device, wipes, found.key is not None and found.key.unfinished)
             continue
         source = tier["volume"]["source"]["file"]
         if found.image is None:
