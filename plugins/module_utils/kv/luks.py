@@ -33,8 +33,7 @@ MARK = "trusted.llmhost.key"
 class KeyFile:
     """A key file as it is; encrypted: whether what it lies on is, None if that cannot be told.
 
-    opens: it opens the tier's header, as far as there is one; unfinished: that header has no keyslot, so nothing is lost
-    with it.
+    opens: it opens the tier's header, as far as there is one; unfinished: that header has no keyslot.
     """
 
     exists: bool
