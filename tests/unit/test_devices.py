@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -97,6 +98,7 @@ def test_an_empty_device_and_our_own_are_taken() -> None:
         (replace(EMPTY, in_use=("/dev/vdb1 is mounted at /",)), "mounted at /"),
         (replace(OURS, in_use=("/etc/fstab names /dev/vdb",)), "fstab names"),
         (replace(EMPTY, readonly=True), "read-only"),
+        (replace(EMPTY, size=GIB + 512), "no multiple of the 4096"),
         (replace(OURS, twins=("/dev/vdc",)), "/dev/vdc carries the tier's header too"),
     ],
 )
@@ -371,3 +373,53 @@ def test_a_device_that_a_process_has_open_is_not_claimed(monkeypatch: pytest.Mon
     monkeypatch.setattr(devices, "openers", lambda numbers: ["pid 7 (qemu-system-x86)"])
     with pytest.raises(HostError, match="pid 7"):
         devices.claim(EMPTY)
+
+
+# Headers that a power loss or a purge left without a key
+
+
+@pytest.mark.parametrize(
+    ("slots", "opens", "unfinished", "refused"),
+    [({"0": {}}, 0, False, False), ({}, 1, True, False), ({"0": {}}, 2, False, True)],
+)
+def test_a_header_without_a_keyslot_is_finished_and_one_that_another_key_opens_is_refused(
+    monkeypatch: pytest.MonkeyPatch, slots: dict[str, Any], opens: int, unfinished: bool, refused: bool
+) -> None:
+    calls: list[list[str]] = []
+
+    def run(argv: Any, timeout: float = 0) -> subprocess.CompletedProcess[str]:
+        calls.append(list(argv))
+        text = json.dumps({"keyslots": slots}) if argv[1] == "luksDump" else ""
+        return subprocess.CompletedProcess(argv, 0 if argv[1] == "luksDump" else opens, text, "")
+
+    monkeypatch.setattr(system, "run", run)
+    of = tier("keyfile")
+    ours = replace(EMPTY, blank=False, signatures=(Signature("crypto_LUKS", 0, devices.header_uuid(of)),))
+    found = luks.tried(of, GOOD, ours)
+    assert found.unfinished is unfinished
+    assert all(call[1] == "luksDump" or "--test-passphrase" in call for call in calls)
+    problems: list[tuple[str, str, str]] = []
+    luks.judge(of, found, ours, lambda *problem: problems.append(problem))
+    assert [("does not open it" in reason) for _key, reason, _fix in problems] == [True] * refused
+    # Without its key file, a header that no key opens is no reason to stop.
+    problems.clear()
+    luks.judge(of, replace(found, exists=False, opens=True), ours, lambda *problem: problems.append(problem))
+    assert bool(problems) is not unfinished
+
+
+def test_a_disk_that_is_not_the_tier_s_is_not_asked_for_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "run", lambda argv, timeout=0: pytest.fail(str(argv)))
+    assert luks.tried(tier("keyfile"), GOOD, EXT4) == luks.tried(tier("keyfile"), GOOD, None) == GOOD
+
+
+def test_a_copy_of_the_header_that_others_may_read_is_a_difference(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    copy = tmp_path / "chat.luks2"
+    monkeypatch.setattr(luks, "backup_path", lambda tier: str(copy))
+    assert luks.backup_differs(tier("keyfile"))
+    copy.write_bytes(b"")
+    copy.chmod(0o644)
+    assert luks.backup_differs(tier("keyfile"))
+    copy.chmod(0o600)
+    assert luks.backup_differs(tier("keyfile")) is (os.geteuid() != 0)

@@ -57,10 +57,15 @@ def filesystem_bytes(head: bytes) -> int | None:
     return None
 
 
-def look(tier: Tier, mapper: Mapper, table: Table | None) -> Sizes | None:
+def look(tier: Tier, mapper: Mapper | None, table: Table | None) -> Sizes | None:
     """Sizes of the tier's open volume, None if it is not ours to grow (read-only)."""
     # What is suspended never answers a read.
-    if table is None or not grows(tier) or _line(f"/sys/dev/block/{mapper.device}/dm/suspended") != "0":
+    if (
+        mapper is None
+        or table is None
+        or not grows(tier)
+        or _line(f"/sys/dev/block/{mapper.device}/dm/suspended") != "0"
+    ):
         return None
     try:
         with open("/dev/mapper/" + mapper_name(tier), "rb") as mapped:

@@ -156,22 +156,21 @@ def apply(tiers: Sequence[Tier], seen: Sequence[Seen], wipes: Sequence[dict[str,
     return done
 
 
-def _grow(tier: Tier, found: Seen) -> list[str]:
-    """Mapping and file system of an open volume brought to the size of its source."""
+def _grow(tier: Tier, now: Seen) -> list[str]:
+    """Mapping and file system of a mounted volume brought to the size of its source."""
     name, done = mapper_name(tier), []
-    mapper = system.mapper(name)
-    if found.sizes is None or found.mounted is None or mapper is None or not found.is_ours():
+    if not grow.grows(tier) or now.mapper is None or now.mounted is None:
         return []
-    for part, differs in (("mapping", "mapping_short"), ("filesystem", "filesystem_short")):
-        sizes = grow.look(tier, mapper, drift.parse(system.run(["dmsetup", "table", name], 60).stdout))
-        if sizes is None or not getattr(sizes, differs):
-            continue
-        if part == "mapping":
-            grow.mapping(tier)
-            done.append(f"grew {name}")
-        else:
-            grow.filesystem(tier, found.mounted.fstype)
-            done.append("grew the file system at {}".format(tier["path"]))
+
+    def sizes() -> grow.Sizes | None:
+        return grow.look(tier, now.mapper, drift.parse(system.run(["dmsetup", "table", name], 60).stdout))
+
+    if (found := sizes()) is not None and found.mapping_short:
+        grow.mapping(tier)
+        done.append(f"grew {name}")
+    if (found := sizes()) is not None and found.filesystem_short:
+        grow.filesystem(tier, now.mounted.fstype)
+        done.append("grew the file system at {}".format(tier["path"]))
     return done
 
 
@@ -201,7 +200,6 @@ def _open_and_mount(tier: Tier, found: Seen) -> list[str]:
         done.append(f"opened {mapper_name(tier)}")
     if luks.persistent(tier) and luks.set_flags(tier):
         done.append(f"set the flags of {mapper_name(tier)}")
-    done += _grow(tier, found)
     if luks.persistent(tier) and not found.is_ours() and luks.make_filesystem(tier):
         done.append("made {} in {}".format(tier["volume"]["fstype"], mapper_name(tier)))
     if not found.is_ours():
@@ -220,6 +218,7 @@ def _open_and_mount(tier: Tier, found: Seen) -> list[str]:
     if not now.is_ours():
         what = now.mounted.source if now.mounted else "nothing"
         raise HostError(f"{path} is not the mount of {mapper_name(tier)} but of {what}, though {mount} started")
+    done += _grow(tier, now)
     # At once: a writer that was running all the time gets no permission while the fresh file system is root's.
     if os.stat(path).st_uid == 0 and system.account_of(tier["owner"]) is not None:
         try:
