@@ -17,7 +17,10 @@ description:
   - Blocks that lay in the path before the mount are destroyed, only names that the store registry knows. Names it does
     not know make the module fail before the mount, untouched. What remains below the mount is an empty directory,
     root's, mode 0000 and immutable.
-  - Never stops or restarts a volume that is open, never replaces a file that this collection did not make.
+  - Never stops or restarts a volume that is open, never replaces a file or a logical volume that this collection did not
+    make, never makes one smaller. A larger size makes file or logical volume, mapping and file system grow in use.
+  - What differs from the map is made right where nothing is lost (lines of the tables, mount options, LUKS flags, copy of
+    the header); else the module fails with the commands that give the old volume up.
   - A run that was killed is finished by the next one.
 options:
   data_map:
@@ -65,7 +68,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 volumes:
-  description: Each volume, with its tier, mapper name, image and whether it is mounted.
+  description: Each volume, with its tier, mapper name, image or device, and whether it is mounted.
   returned: success
   type: list
   elements: dict

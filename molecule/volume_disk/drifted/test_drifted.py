@@ -17,7 +17,7 @@ def output(host, command: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("name", ["disk", "kept", "lvol", "part", "used", "vllm"])
+@pytest.mark.parametrize("name", ["disk", "kept", "lvol", "part", "used", "chat"])
 def test_every_mount_has_the_options_that_all_have(host, name):
     options = output(host, f"findmnt -n -o VFS-OPTIONS --mountpoint /var/lib/{name}-kv")
     assert set(options.split(",")) >= ALWAYS, options
@@ -46,7 +46,7 @@ def test_copies_of_headers_are_root_s_alone_and_open_the_volume(host):
 
 
 @pytest.mark.parametrize(
-    ("name", "path", "size"), [("chat", "/var/lib/vllm-kv", 320 << 20), ("lvol", "/var/lib/lvol-kv", (500 - 16) << 20)]
+    ("name", "path", "size"), [("chat", "/var/lib/chat-kv", 320 << 20), ("lvol", "/var/lib/lvol-kv", (500 - 16) << 20)]
 )
 def test_what_grew_has_its_new_size_in_every_layer(host, name, path, size):
     assert int(output(host, f"blockdev --getsize64 /dev/mapper/llmhost_{name}")) == size
@@ -60,7 +60,7 @@ def test_keys_and_contents_are_those_of_before(host):
     before = output(host, "cat /root/keys").splitlines()
     assert [output(host, keys.format(name)) for name in ("chat", "disk", "kept", "lvol")] == before[:4]
     output(host, "sync; echo 3 >/proc/sys/vm/drop_caches")
-    for name in ("disk", "kept", "lvol", "vllm"):
+    for name in ("disk", "kept", "lvol", "chat"):
         assert output(host, f"cat /var/lib/{name}-kv/config.json") == "before-drift"
 
 
