@@ -20,7 +20,10 @@ description:
   - A tier with O(data_map) state V(absent) loses its volume, its blocks with the key, its entries, the image or header
     that this collection made, and the directory below its mount. Refused while anything uses it, and if names that the
     store does not know lie in it. The receipt of the destroyed key stays.
-  - Never stops or restarts a volume that is open, never replaces a file that this collection did not make.
+  - Never stops or restarts a volume that is open, never replaces a file or a logical volume that this collection did
+    not make, never makes one smaller. A larger size makes file or logical volume, mapping and file system grow in use.
+  - What differs from the map is made right where nothing is lost (lines of the tables, mount options, LUKS flags, copy
+    of the header); else the module fails with the commands that give the old volume up.
   - A run that was killed is finished by the next one.
 options:
   data_map:
@@ -68,7 +71,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 volumes:
-  description: Each volume, with its tier, mapper name, image and whether it is mounted.
+  description: Each volume, with its tier, mapper name, image or device, and whether it is mounted.
   returned: success
   type: list
   elements: dict

@@ -75,7 +75,7 @@ REST = [
     Stage("molecule upgrade", 1200, ["molecule", "SCENARIO=upgrade"]),
     Stage("molecule refusals", 900, ["molecule", "SCENARIO=refusals"]),
     Stage("molecule changes", 1500, ["molecule", "SCENARIO=changes"]),
-    Stage("molecule volumes", 1500, ["molecule", "SCENARIO=volumes"]),
+    Stage("molecule volume_disk", 1500, ["molecule", "SCENARIO=volume_disk"]),
     Stage("molecule containers", 1500, ["molecule", "SCENARIO=containers"]),
     Stage("molecule gateway", 900, ["molecule", "SCENARIO=gateway"]),
     Stage("harden trixie", 480, ["harden", "RELEASE=trixie"], shows=TABLE),

@@ -29,6 +29,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     receipt,
     state,
     system,
+    tables,
     units,
     volume,
 )
@@ -138,9 +139,9 @@ def test_lines_of_others_stay_in_a_table() -> None:
     line = units.crypttab_line(CHAT).encode()
     mine = ("llmhost_chat", IMAGE)
     others = b"# a comment\nllmhost_chat2 /x none\nllmhost_chat /dev/sdb none\n"
-    assert volume.without_line(others + line + b"\n", mine) == others
-    assert volume.without_line(line + b"\n" + others, mine) == others
-    assert volume.without_line(others, mine) == others
+    assert tables.without_line(others + line + b"\n", mine) == others
+    assert tables.without_line(line + b"\n" + others, mine) == others
+    assert tables.without_line(others, mine) == others
 
 
 def test_the_volume_that_the_host_knows_goes_even_if_the_absent_entry_does_not_name_it(monkeypatch) -> None:
@@ -166,8 +167,8 @@ class Host:
         self.unit_dir = tmp_path / "units"
         monkeypatch.setattr(units, "UNIT_DIR", str(self.unit_dir))
         monkeypatch.setattr(system, "run", self.run)
-        monkeypatch.setattr(volume, "CRYPTTAB", str(tmp_path / "crypttab"))
-        monkeypatch.setattr(volume, "FSTAB", str(tmp_path / "fstab"))
+        monkeypatch.setattr(tables, "CRYPTTAB", str(tmp_path / "crypttab"))
+        monkeypatch.setattr(tables, "FSTAB", str(tmp_path / "fstab"))
         monkeypatch.setattr(absent, "CRYPTTAB", str(tmp_path / "crypttab"))
         monkeypatch.setattr(absent, "FSTAB", str(tmp_path / "fstab"))
         monkeypatch.setattr(absent, "_remove_image", lambda path, tier: self.done.append(f"unlink {path}"))

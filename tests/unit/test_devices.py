@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, devices, luks, system, units
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, devices, drift, luks, system, units
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.devices import Device, Signature
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.luks import KeyFile
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.system import HostError
@@ -95,6 +98,7 @@ def test_an_empty_device_and_our_own_are_taken() -> None:
         (replace(EMPTY, in_use=("/dev/vdb1 is mounted at /",)), "mounted at /"),
         (replace(OURS, in_use=("/etc/fstab names /dev/vdb",)), "fstab names"),
         (replace(EMPTY, readonly=True), "read-only"),
+        (replace(EMPTY, size=GIB + 512), "no multiple of the 4096"),
         (replace(OURS, twins=("/dev/vdc",)), "/dev/vdc carries the tier's header too"),
     ],
 )
@@ -309,7 +313,9 @@ def test_a_persistent_file_system_is_made_on_an_empty_mapping_only(monkeypatch: 
         calls.append(tuple(argv))
         return subprocess.CompletedProcess(argv, 0, answer if argv[0] == "wipefs" else "", "")
 
+    head = bytearray(512)
     monkeypatch.setattr(system, "run", run)
+    monkeypatch.setattr("builtins.open", lambda *_args, **_more: io.BytesIO(bytes(head)))
     assert luks.make_filesystem(tier("keyfile"))
     assert calls[-1] == ("mkfs.ext4", "-q", "/dev/mapper/llmhost_chat")
     calls.clear()
@@ -319,15 +325,33 @@ def test_a_persistent_file_system_is_made_on_an_empty_mapping_only(monkeypatch: 
     with pytest.raises(HostError, match="carries xfs"):
         luks.make_filesystem(tier("keyfile"))
     assert [call[0] for call in calls] == ["wipefs", "wipefs"]
+    # A mkfs.xfs that a power loss cut off left its signature.
+    head[:4], head[126] = b"XFSB", 1
+    assert luks.make_filesystem(tier("keyfile", fstype="xfs"))
+    assert calls[-1] == ("mkfs.xfs", "-q", "-f", "/dev/mapper/llmhost_chat")
 
 
 def test_flags_of_an_open_volume_are_compared_with_the_map() -> None:
-    table = "0 8 crypt aes-xts-plain64 :64:logon:cryptsetup:x 0 254:16 32768 2 allow_discards sector_size:4096"
-    assert luks.flags_differ(tier("keyfile"), table)
-    assert not luks.flags_differ(tier("keyfile", discard=True), table)
-    assert luks.flags_differ(tier("keyfile", discard=True, no_workqueue=True), table)
-    more = table + " no_read_workqueue no_write_workqueue"
-    assert not luks.flags_differ(tier("keyfile", discard=True, no_workqueue=True), more)
+    text = "0 8 crypt aes-xts-plain64 :64:logon:cryptsetup:x 0 254:16 32768 2 allow_discards sector_size:4096"
+    table = drift.parse(text)
+    more = drift.parse(text + " no_read_workqueue no_write_workqueue")
+    assert table and more
+    assert luks.flags_differ(tier("keyfile"), table, None)
+    assert not luks.flags_differ(tier("keyfile", discard=True), table, None)
+    assert luks.flags_differ(tier("keyfile", discard=True, no_workqueue=True), table, None)
+    assert not luks.flags_differ(tier("keyfile", discard=True, no_workqueue=True), more, None)
+
+
+@pytest.mark.parametrize(("kept", "differ"), [(["allow-discards"], False), ([], True), (["no-read-workqueue"], True)])
+def test_flags_that_the_header_does_not_keep_are_a_difference(
+    monkeypatch: pytest.MonkeyPatch, kept: list[str], differ: bool
+) -> None:
+    dump = json.dumps({"keyslots": {}, "config": {"json_size": "12288", "flags": kept}})
+    monkeypatch.setattr(system, "run", lambda argv, timeout=0: subprocess.CompletedProcess(argv, 0, dump, ""))
+    of = tier("keyfile", discard=True)
+    ours = replace(EMPTY, blank=False, signatures=(Signature("crypto_LUKS", 0, devices.header_uuid(of)),))
+    table = drift.parse("0 8 crypt aes-xts-plain64 :64:logon:cryptsetup:x 0 254:16 32768 1 allow_discards")
+    assert table and luks.flags_differ(of, table, ours) is differ
 
 
 @pytest.mark.parametrize(
@@ -349,3 +373,53 @@ def test_a_device_that_a_process_has_open_is_not_claimed(monkeypatch: pytest.Mon
     monkeypatch.setattr(devices, "openers", lambda numbers: ["pid 7 (qemu-system-x86)"])
     with pytest.raises(HostError, match="pid 7"):
         devices.claim(EMPTY)
+
+
+# Headers that a power loss or a purge left without a key
+
+
+@pytest.mark.parametrize(
+    ("slots", "opens", "unfinished", "refused"),
+    [({"0": {}}, 0, False, False), ({}, 1, True, False), ({"0": {}}, 2, False, True)],
+)
+def test_a_header_without_a_keyslot_is_finished_and_one_that_another_key_opens_is_refused(
+    monkeypatch: pytest.MonkeyPatch, slots: dict[str, Any], opens: int, unfinished: bool, refused: bool
+) -> None:
+    calls: list[list[str]] = []
+
+    def run(argv: Any, timeout: float = 0) -> subprocess.CompletedProcess[str]:
+        calls.append(list(argv))
+        text = json.dumps({"keyslots": slots}) if argv[1] == "luksDump" else ""
+        return subprocess.CompletedProcess(argv, 0 if argv[1] == "luksDump" else opens, text, "")
+
+    monkeypatch.setattr(system, "run", run)
+    of = tier("keyfile")
+    ours = replace(EMPTY, blank=False, signatures=(Signature("crypto_LUKS", 0, devices.header_uuid(of)),))
+    found = luks.tried(of, GOOD, ours)
+    assert found.unfinished is unfinished
+    assert all(call[1] == "luksDump" or "--test-passphrase" in call for call in calls)
+    problems: list[tuple[str, str, str]] = []
+    luks.judge(of, found, ours, lambda *problem: problems.append(problem))
+    assert [("does not open it" in reason) for _key, reason, _fix in problems] == [True] * refused
+    # Without its key file, a header that no key opens is no reason to stop.
+    problems.clear()
+    luks.judge(of, replace(found, exists=False, opens=True), ours, lambda *problem: problems.append(problem))
+    assert bool(problems) is not unfinished
+
+
+def test_a_disk_that_is_not_the_tier_s_is_not_asked_for_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "run", lambda argv, timeout=0: pytest.fail(str(argv)))
+    assert luks.tried(tier("keyfile"), GOOD, EXT4) == luks.tried(tier("keyfile"), GOOD, None) == GOOD
+
+
+def test_a_copy_of_the_header_that_others_may_read_is_a_difference(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    copy = tmp_path / "chat.luks2"
+    monkeypatch.setattr(luks, "backup_path", lambda tier: str(copy))
+    assert luks.backup_differs(tier("keyfile"))
+    copy.write_bytes(b"")
+    copy.chmod(0o644)
+    assert luks.backup_differs(tier("keyfile"))
+    copy.chmod(0o600)
+    assert luks.backup_differs(tier("keyfile")) is (os.geteuid() != 0)

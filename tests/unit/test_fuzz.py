@@ -28,7 +28,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     posture,
     prefixprobe,
     state,
-    volume,
+    tables,
 )
 from ansible_collections.llmhost.hardening.plugins.module_utils.s3 import document, listing, sweep_state
 from ansible_collections.llmhost.hardening.plugins.module_utils.salt import engine as salt_engine
@@ -173,8 +173,8 @@ def test_the_command_line_of_an_engine_is_read_or_left(argv, config):
 @quick
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_crypttab_and_fstab_of_others_are_rows(data):
-    volume.rows(data)
-    mine = volume.with_line(data, lambda row: row[:1] == ("llmhost_chat",), "llmhost_chat /img /dev/urandom plain")
+    tables.rows(data)
+    mine = tables.with_line(data, lambda row: row[:1] == ("llmhost_chat",), "llmhost_chat /img /dev/urandom plain")
     assert b"llmhost_chat /img /dev/urandom plain" in mine
 
 

@@ -20,6 +20,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     preflight,
     preflight_expiry,
     system,
+    tables,
     volume,
     volume_make,
 )
@@ -87,7 +88,7 @@ def nothing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(system, "exclusive", exclusive)
     monkeypatch.setattr(system, "mounts", list)
     monkeypatch.setattr(volume, "look", lambda tier, table: volume.Seen())
-    monkeypatch.setattr(volume, "table_changes", lambda tiers: [])
+    monkeypatch.setattr(tables, "changes", lambda tiers: [])
     monkeypatch.setattr(volume_make, "apply", lambda tiers, seen, wipes: done.append("volume") or ["x"])
     monkeypatch.setattr(volume_make, "clean", lambda tier: volume_make.Cleaned(2, 10, True, False))
     monkeypatch.setattr(volume_make, "missing_packages", lambda tiers: [])

@@ -17,8 +17,11 @@ import pytest
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     access,
     datamap,
+    drift,
     fsio,
+    grow,
     system,
+    tables,
     units,
     volume,
     volume_make,
@@ -59,6 +62,8 @@ HARDENED = Seen(
     unit_active=True,
     exists=True,
     mounted=MOUNT,
+    table=drift.Table("aes-xts-plain64", 512, GIB // 512, 0, 4096),
+    sizes=grow.Sizes(GIB, GIB, 0, GIB),
     bare=Bare(0, (), 0, 0, 0, True),
 )
 
@@ -87,11 +92,7 @@ FOREIGN_IMAGE = Image(True, None, GIB, GIB, 0, 0o600)
         (replace(VIRGIN, image=FOREIGN_IMAGE), "volume.source.file", "not made by this collection"),
         (replace(VIRGIN, image=replace(FOREIGN_IMAGE, mark="other")), "volume.source.file", "belongs to tier other"),
         (replace(VIRGIN, image=Image(False, None, 0, 0, -1, 0)), "volume.source.file", "not a regular file"),
-        (
-            replace(HARDENED, image=Image(True, "chat", 2 * GIB, GIB, 0, 0o600)),
-            "volume.source.size",
-            "not made smaller",
-        ),
+        (replace(HARDENED, image=Image(True, "chat", 2 * GIB, GIB, 0, 0o600)), "volume.source.size", "never shrunk"),
         (replace(VIRGIN, place=Place("btrfs", 1, GIB, GIB)), "volume.source.file", "btrfs"),
         (replace(VIRGIN, place=Place("overlay", 1, GIB, GIB)), "volume.source.file", "overlay"),
         (replace(VIRGIN, place=Place("nfs4", 1, GIB, GIB)), "volume.source.file", "nfs4"),
@@ -199,34 +200,34 @@ FSTAB = b"# comment\tkept\n\nUUID=1 / ext4 errors=remount-ro 0 1\n//nas/x /mnt/x
 
 def test_other_lines_of_a_table_stay_as_they_were() -> None:
     line = units.fstab_line(tier())
-    once = volume.with_line(FSTAB, volume.own_fstab(tier()), line)
+    once = tables.with_line(FSTAB, tables.own_fstab(tier()), line)
     assert once == FSTAB + line.encode() + b"\n"
-    assert volume.with_line(once, volume.own_fstab(tier()), line) == once
+    assert tables.with_line(once, tables.own_fstab(tier()), line) == once
     old = once.replace(b"noexec,", b"")
-    assert volume.with_line(old, volume.own_fstab(tier()), line) == once
-    assert volume.with_line(b"last \xff", volume.own_fstab(tier()), line) == b"last \xff\n" + line.encode() + b"\n"
+    assert tables.with_line(old, tables.own_fstab(tier()), line) == once
+    assert tables.with_line(b"last \xff", tables.own_fstab(tier()), line) == b"last \xff\n" + line.encode() + b"\n"
 
 
 def test_a_table_is_written_in_place_with_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crypttab, fstab = tmp_path / "crypttab", tmp_path / "fstab"
     fstab.write_bytes(FSTAB)
     fstab.chmod(0o640)
-    monkeypatch.setattr(volume, "CRYPTTAB", str(crypttab))
-    monkeypatch.setattr(volume, "FSTAB", str(fstab))
-    for change in volume.table_changes([tier()]):
+    monkeypatch.setattr(tables, "CRYPTTAB", str(crypttab))
+    monkeypatch.setattr(tables, "FSTAB", str(fstab))
+    for change in tables.changes([tier()]):
         change.make()
     assert fstab.read_bytes().startswith(FSTAB)
     assert stat.S_IMODE(fstab.stat().st_mode) == 0o640
     assert crypttab.read_text(encoding="ascii") == units.crypttab_line(tier()) + "\n"
-    assert volume.table_changes([tier()]) == []
+    assert tables.changes([tier()]) == []
 
 
 def test_the_diff_of_a_table_shows_no_line_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fstab = tmp_path / "fstab"
     fstab.write_bytes(FSTAB)
-    monkeypatch.setattr(volume, "CRYPTTAB", str(tmp_path / "crypttab"))
-    monkeypatch.setattr(volume, "FSTAB", str(fstab))
-    diffs = [volume.table_diff(change, [tier()]) for change in volume.table_changes([tier()])]
+    monkeypatch.setattr(tables, "CRYPTTAB", str(tmp_path / "crypttab"))
+    monkeypatch.setattr(tables, "FSTAB", str(fstab))
+    diffs = [tables.diff(change, [tier()]) for change in tables.changes([tier()])]
     assert [diff["after"] for diff in diffs] == [units.crypttab_line(tier()) + "\n", units.fstab_line(tier()) + "\n"]
     assert "geheim" not in str(diffs)
 

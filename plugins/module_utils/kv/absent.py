@@ -30,6 +30,7 @@ from . import (
     purge,
     receipt,
     system,
+    tables,
     units,
     volume,
     walk,
@@ -37,7 +38,8 @@ from . import (
 from .datamap import Document, MapError, Problem, Tier, file_tiers, mapper_name
 from .stores import CACHEDIR_TAG, STORES
 from .system import HostError
-from .volume import CRYPTTAB, FSTAB, Seen
+from .tables import CRYPTTAB, FSTAB
+from .volume import Seen
 
 WHO = "harden: state absent"
 _SHOWN = 5
@@ -260,7 +262,7 @@ def _tables(tier: Tier) -> list[str]:
         (FSTAB, ("/dev/mapper/" + mapper_name(tier), tier["path"])),
     ):
         before = system.read_file(path)
-        after = volume.without_line(before or b"", mine)
+        after = tables.without_line(before or b"", mine)
         if before is not None and after != before:
             system.Change(path, before, after, stat.S_IMODE(os.stat(path).st_mode)).make()
             done.append(f"removed {mapper_name(tier)} from {path}")

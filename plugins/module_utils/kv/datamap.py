@@ -170,8 +170,10 @@ def _judge_together(tiers: Sequence[Tier], host: str) -> list[Problem]:
         if tier["path"]:
             paths.append((name, "path", tier["path"]))
         if tier["volume"] and tier["volume"]["source"]:
-            kind = "file" if "file" in tier["volume"]["source"] else "device"
-            images.append((name, "volume.source." + kind, tier["volume"]["source"][kind]))
+            source = tier["volume"]["source"]
+            kind = next(kind for kind in ("file", "device", "lv") if kind in source)
+            place = "/dev/{vg}/{lv}".format(**source) if kind == "lv" else source[kind]
+            images.append((name, "volume.source." + kind, place))
     places = paths + images
     for position, (name, key, path) in enumerate(places):
         for other_name, other_key, other in places[:position]:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from . import system
+from . import lvm, system
 from .datamap import Tier, mapper_name
 from .system import HostError
 
@@ -26,6 +26,8 @@ from .system import HostError
 _NAMESPACE = uuid.UUID("6f0c6c1e-3f5b-5d0a-9a55-6c6c6d686f73")
 HEADER_BYTES = 1 << 20
 HEADER_SECTORS = HEADER_BYTES // 512
+SECTOR = 4096
+KEYS = ("ephemeral", "keyfile", "tpm2")
 _SAMPLE = 1 << 20
 _TABLES = ("dos", "gpt", "PMBR", "mac", "sun", "bsd", "sgi")
 
@@ -57,12 +59,17 @@ class Device:
 
 def of_device(tier: Tier) -> bool:
     """True if the tier's volume lies on a device, not in a file."""
-    return bool(tier["volume"]["source"].get("device"))
+    return not tier["volume"]["source"].get("file")
 
 
-def header_uuid(tier: Tier) -> str:
-    """The UUID by which crypttab, boot and we know the tier's device."""
-    return str(uuid.uuid5(_NAMESPACE, f"{tier['name']}/{tier['volume']['key']}"))
+def path(tier: Tier) -> str:
+    """The stable name of the tier's device."""
+    return lvm.path(tier) if lvm.of(tier) else str(tier["volume"]["source"]["device"])
+
+
+def header_uuid(tier: Tier, key: str | None = None) -> str:
+    """The UUID by which crypttab, boot and we know the tier's device. key: another kind than the map's."""
+    return str(uuid.uuid5(_NAMESPACE, f"{tier['name']}/{key or tier['volume']['key']}"))
 
 
 def spec(tier: Tier) -> str:
@@ -70,17 +77,24 @@ def spec(tier: Tier) -> str:
     return "UUID=" + header_uuid(tier) if of_device(tier) else str(tier["volume"]["source"]["file"])
 
 
-def signature_type(tier: Tier) -> str:
-    """What kind of signature the tier's own header is, as wipefs calls it."""
-    return "ext2" if tier["volume"]["key"] == "ephemeral" else "crypto_LUKS"
+def signature_type(key: str) -> str:
+    """What kind of signature a header for that kind of key is, as wipefs calls it."""
+    return "ext2" if key == "ephemeral" else "crypto_LUKS"
 
 
-def is_ours(tier: Tier, device: Device) -> bool:
-    """True if the device carries the tier's own header."""
+def is_ours(tier: Tier, device: Device, key: str | None = None) -> bool:
+    """True if the device carries the tier's own header. key: for another kind of key than the map's."""
+    kind = key or tier["volume"]["key"]
     return any(
-        one.type == signature_type(tier) and one.uuid == header_uuid(tier) and one.offset < HEADER_BYTES
+        one.type == signature_type(kind) and one.uuid == header_uuid(tier, kind) and one.offset < HEADER_BYTES
         for one in device.signatures
     )
+
+
+def other_key(tier: Tier, device: Device | None) -> str | None:
+    """The kind of key, other than the map's, for which the device carries the tier's header, or None."""
+    kinds = [kind for kind in KEYS if kind != tier["volume"]["key"]]
+    return next((kind for kind in kinds if device is not None and is_ours(tier, device, kind)), None)
 
 
 # Looking
@@ -183,30 +197,32 @@ def _twins(real: str, ident: str) -> tuple[str, ...]:
 
 def look(tier: Tier, tables: Sequence[tuple[str, str]] = ()) -> Device | None:
     """The tier's device, None if it is not there (read-only). tables: (first field, table) of fstab and crypttab."""
-    path = tier["volume"]["source"]["device"]
-    if not os.path.exists(path):
+    name = path(tier)
+    if not os.path.exists(name):
         return None
-    real = os.path.realpath(path)
+    real = os.path.realpath(name)
     number = number_of(real)
     directory = os.path.realpath(f"/sys/dev/block/{number}")
     size = int(_line(os.path.join(directory, "size")) or 0) * 512
     listed = system.run(["wipefs", "--no-act", "--json", real], 60)
     if listed.returncode:
-        raise HostError(f"wipefs cannot look at {path}: {listed.stderr.strip()}")
+        raise HostError(f"wipefs cannot look at {name}: {listed.stderr.strip()}")
     known = parse_properties(system.run(["udevadm", "info", "--query=property", "--name=" + real], 60).stdout)
     serials = tuple(known[key] for key in ("ID_SERIAL_SHORT", "ID_SERIAL") if known.get(key))
     mounted = {mount.device: mount.point for mount in system.mounts()}
     swaps = [line.split()[0] for line in _line("/proc/swaps").splitlines()[1:] if line.split()]
     named = [(node, table) for field, table in tables if (node := resolve(field)) is not None]
+    # In a logical volume that we made, unknown bytes are what its extents held before.
+    fresh = lvm.of(tier) and (group := lvm.look(tier)) is not None and group.ours
     return Device(
-        path,
+        name,
         real,
         number,
         size,
         serials,
         tuple(users(directory, mapper_name(tier), mounted, [os.path.realpath(one) for one in swaps], named)),
         parse_signatures(listed.stdout),
-        _blank(real, size),
+        fresh or _blank(real, size),
         _twins(real, header_uuid(tier)),
         _line(os.path.join(directory, "ro")) == "1",
     )
@@ -220,21 +236,31 @@ def allowed(device: Device, wipes: Sequence[dict[str, Any]]) -> bool:
     return any(one["device"] == device.path and one["serial"] in device.serials for one in wipes)
 
 
+def leave(device: Device) -> str | None:
+    """The argument that gives up what is on the device, None if it has no serial to name it by."""
+    if not device.serials:
+        return None
+    return "-e '%s'" % json.dumps({"kv_volume_wipe": [{"device": device.path, "serial": device.serials[0]}]})
+
+
 def judge(
     tier: Tier, device: Device | None, wipes: Sequence[dict[str, Any]], wrong: Callable[[str, str, str], None]
 ) -> None:
     """Refuse a device that must not be taken."""
-    path, wanted, key = tier["volume"]["source"]["device"], tier["volume"]["source"]["size"], "volume.source.device"
+    name, wanted, key = path(tier), tier["volume"]["source"]["size"], "volume.source.device"
     if device is None:
-        wrong(key, f"{path} is not there", "plug the disk in, or correct the name (ls -l /dev/disk/by-id)")
+        wrong(key, f"{name} is not there", "plug the disk in, or correct the name (ls -l /dev/disk/by-id)")
         return
     if device.readonly:
-        wrong(key, f"{path} is read-only", "make it writable, or use another device")
+        wrong(key, f"{name} is read-only", "make it writable, or use another device")
     if device.in_use:
-        wrong(key, "{} is in use: {}".format(path, "; ".join(device.in_use)), "free it first; nothing was touched")
-    if wanted and device.size < wanted:
-        reason = "%s has %d MiB, %d MiB less than wanted" % (path, device.size >> 20, (wanted - device.size) >> 20)
+        wrong(key, "{} is in use: {}".format(name, "; ".join(device.in_use)), "free it first; nothing was touched")
+    if wanted and device.size < wanted and not lvm.of(tier):
+        reason = "%s has %d MiB, %d MiB less than wanted" % (name, device.size >> 20, (wanted - device.size) >> 20)
         wrong("volume.source.size", reason, "write at most %dM, or use a larger device" % (device.size >> 20))
+    if device.size % SECTOR:
+        reason = "%s has %d bytes, no multiple of the %d of an encryption sector" % (name, device.size, SECTOR)
+        wrong(key, reason, "make the partition end at a whole MiB")
     if device.twins:
         reason = "{} carries the tier's header too".format(", ".join(device.twins))
         wrong(key, reason, "unplug or wipe the disk that is not meant")
@@ -243,13 +269,15 @@ def judge(
     if allowed(device, wipes):
         return
     kinds = sorted({one.type for one in device.signatures})
-    reason = f"{path} carries {', '.join(kinds)}" if kinds else f"{path} is not empty, though nothing known is on it"
-    serial = device.serials[0] if device.serials else None
+    reason = f"{name} carries {', '.join(kinds)}" if kinds else f"{name} is not empty, though nothing known is on it"
+    permission = leave(device)
     fix = "use an empty device; it has no serial by which it could be named to be wiped"
-    if serial:
-        fix = "use an empty device, or give up what is on it: -e '%s'" % json.dumps(
-            {"kv_volume_wipe": [{"device": path, "serial": serial}]}
+    if lvm.of(tier):
+        fix = "somebody wrote to it after it was made; if that is not needed: lvremove {vg}/{lv}".format(
+            **tier["volume"]["source"]
         )
+    elif permission:
+        fix = f"use an empty device, or give up what is on it: {permission}"
     wrong(key, reason, fix)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from . import datamap, fsio, luks, prepare, stray, system, units, volume
+from . import datamap, fsio, luks, prepare, stray, system, tables, units
 from .datamap import Tier, mapper_name
 from .stores import CACHEDIR_TAG, STORES
 from .system import HostError
@@ -46,9 +46,9 @@ def traces(tier: Tier, state_root: str = datamap.STATE_ROOT) -> list[str]:
         name = mapper_name(tier)
         if system.mapper(name) is not None:
             found.append(f"/dev/mapper/{name} is open")
-        for table, first in ((volume.CRYPTTAB, name), (volume.FSTAB, "/dev/mapper/" + name)):
+        for table, first in ((tables.CRYPTTAB, name), (tables.FSTAB, "/dev/mapper/" + name)):
             with contextlib.suppress(HostError):
-                if any(row[0] == first for row in volume.rows(system.read_file(table) or b"")):
+                if any(row[0] == first for row in tables.rows(system.read_file(table) or b"")):
                     found.append(f"{table} names {name}")
         image = tier["volume"]["source"].get("file")
         if image and os.path.lexists(image):

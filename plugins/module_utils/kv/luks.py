@@ -8,15 +8,17 @@ The key goes from /dev/urandom into the file and from the file into cryptsetup: 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable
 
-from . import devices, encryption, fsio, system
+from . import devices, drift, encryption, fsio, system
 from .datamap import Tier, mapper_name
 from .devices import Device
+from .drift import Table
 from .mapkeys import LIB_ROOT
 from .system import HostError
 
@@ -29,7 +31,10 @@ MARK = "trusted.llmhost.key"
 
 @dataclass(frozen=True)
 class KeyFile:
-    """A key file as it is; encrypted: whether what it lies on is, None if that cannot be told."""
+    """A key file as it is; encrypted: whether what it lies on is, None if that cannot be told.
+
+    opens: it opens the tier's header, as far as there is one; unfinished: that header has no keyslot.
+    """
 
     exists: bool
     closed: bool
@@ -37,6 +42,8 @@ class KeyFile:
     encrypted: bool | None
     why: str
     decoration: str | None = None
+    opens: bool = True
+    unfinished: bool = False
 
 
 def persistent(tier: Tier) -> bool:
@@ -63,6 +70,25 @@ def look(tier: Tier) -> KeyFile:
     return KeyFile(True, closed, info.st_size, below.encrypted, why, bad)
 
 
+def _dump(device: Device) -> dict[str, Any]:
+    """What the LUKS2 header of a device says, no secrets among it."""
+    done = system.run(["cryptsetup", "luksDump", "--dump-json-metadata", "--", device.real], 60)
+    return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
+
+
+def tried(tier: Tier, found: KeyFile, device: Device | None) -> KeyFile:
+    """The key file tried on the tier's header while its volume is closed (read-only)."""
+    if device is None or not devices.is_ours(tier, device):
+        return found
+    # A format that was cut off, or a purge that was.
+    if _dump(device).get("keyslots") == {}:
+        return replace(found, unfinished=True)
+    if not found.exists:
+        return found
+    argv = ["cryptsetup", "open", "--test-passphrase", "--key-file", tier["volume"]["keyfile"], "--", device.real]
+    return replace(found, opens=system.run(argv, 120).returncode == 0)
+
+
 def judge(tier: Tier, found: KeyFile, device: Device | None, wrong: Callable[[str, str, str], None]) -> None:
     """Refuse a key file that protects nothing, and a volume whose key is lost."""
     path, key = tier["volume"]["keyfile"], "volume.keyfile"
@@ -80,7 +106,10 @@ def judge(tier: Tier, found: KeyFile, device: Device | None, wrong: Callable[[st
         wrong(key, f"{path} is not a regular file of root with mode 0400", f"chown root {path}; chmod 0400 {path}")
     if found.exists and found.size < 32:
         wrong(key, "%s holds %d bytes" % (path, found.size), "use at least 32 random bytes, or remove the file")
-    if not found.exists and device is not None and devices.is_ours(tier, device):
+    if not found.opens and device is not None:
+        reason = f"{device.path} is the tier's volume, but {path} does not open it"
+        wrong(key, reason, drift.rebuild_fix(tier, "bring the right key back", device))
+    if not found.exists and not found.unfinished and device is not None and devices.is_ours(tier, device):
         reason = f"{device.path} is the tier's volume, but its key {path} is gone"
         wrong(key, reason, f"bring the file back, or give the volume up: kvtier purge {tier['name']}")
 
@@ -149,7 +178,9 @@ def make_filesystem(tier: Tier) -> bool:
     if done.returncode:
         raise HostError(f"wipefs cannot look at {mapping}: {done.stderr.strip()}")
     signatures = devices.parse_signatures(done.stdout)
-    if signatures:
+    with open(mapping, "rb") as file:
+        cut_off = xfs_cut_off(file.read(512))
+    if signatures and not cut_off:
         kinds = sorted({one.type for one in signatures})
         if tier["volume"]["fstype"] not in kinds:
             raise HostError(
@@ -158,17 +189,35 @@ def make_filesystem(tier: Tier) -> bool:
                 )
             )
         return False
-    _run("mkfs." + tier["volume"]["fstype"], "-q", mapping)
+    _run("mkfs." + tier["volume"]["fstype"], "-q", *(["-f"] if cut_off else []), mapping)
     return True
 
 
+def xfs_cut_off(head: bytes) -> bool:
+    """True if a mkfs.xfs did not end: nothing was ever stored there. head: the first 512 bytes."""
+    return head[:4] == b"XFSB" and head[126:127] == b"\1"
+
+
+def backup_differs(tier: Tier) -> bool:
+    """True if the header is not kept a second time, or not for root alone."""
+    try:
+        info = os.lstat(backup_path(tier))
+    except FileNotFoundError:
+        return True
+    return (info.st_uid, stat.S_IMODE(info.st_mode)) != (0, 0o600)
+
+
 def back_up_header(tier: Tier, device: Device) -> bool:
-    """Keep the header a second time, root's and 0600. True if it was made."""
+    """Keep the header a second time, root's and 0600. True if it was not so."""
     path = backup_path(tier)
-    if os.path.lexists(path):
+    if not backup_differs(tier):
         return False
     system.make_dirs(HEADERS)
     os.chmod(HEADERS, 0o700)
+    if os.path.lexists(path):
+        os.chown(path, 0, 0, follow_symlinks=False)
+        os.chmod(path, 0o600)
+        return True
     umask = os.umask(0o077)
     try:
         _run("cryptsetup", "luksHeaderBackup", "--header-backup-file", path, "--", device.real)
@@ -186,15 +235,22 @@ def flags(tier: Tier) -> list[str]:
     return wanted
 
 
-def flags_differ(tier: Tier, table: str) -> bool:
-    """True if an open volume does not have the flags of the map. table: as dmsetup prints it."""
-    have = set(table.split()) & {"allow_discards", "no_read_workqueue", "no_write_workqueue"}
-    return have != {flag.removeprefix("--").removeprefix("perf-").replace("-", "_") for flag in flags(tier)}
+def flags_differ(tier: Tier, table: Table, device: Device | None) -> bool:
+    """True if an open volume, or its header, does not have the flags of the map."""
+    wanted = drift.wanted_flags(tier)
+    if table.flags != wanted:
+        return True
+    if device is None or not devices.is_ours(tier, device):
+        return False
+    dump = _dump(device)
+    kept = frozenset(one.replace("-", "_") for one in dump.get("config", {}).get("flags", []))
+    return bool(dump) and kept != wanted
 
 
 def set_flags(tier: Tier) -> bool:
     """Make an open volume and its header have the flags of the map, without closing it. True if they differed."""
-    if not flags_differ(tier, system.run(["dmsetup", "table", mapper_name(tier)], 60).stdout):
+    table = drift.parse(system.run(["dmsetup", "table", mapper_name(tier)], 60).stdout)
+    if table is None or not flags_differ(tier, table, devices.look(tier)):
         return False
     keyfile = ["--key-file", tier["volume"]["keyfile"]]
     _run("cryptsetup", "refresh", "--persistent", *flags(tier), *keyfile, mapper_name(tier))
@@ -236,9 +292,7 @@ def make_again(tier: Tier) -> None:
     device = devices.look(tier)
     if device is None or not devices.is_ours(tier, device):
         raise HostError(
-            "{} is not there or does not carry the tier's header; run the harden playbook".format(
-                tier["volume"]["source"]["device"]
-            )
+            f"{devices.path(tier)} is not there or does not carry the tier's header; run the harden playbook"
         )
     make_key(tier)
     devices.claim(device)

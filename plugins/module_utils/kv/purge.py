@@ -69,8 +69,9 @@ def judge_mapping(tier: Tier, found: Mapper, table: str) -> str | None:
         return None
     if devices.of_device(tier):
         # A disk that was pulled out leaves its mapping, and its key in the kernel.
-        if os.path.exists(source["device"]) and found.below != (devices.number_of(source["device"]),):
-            return f"/dev/mapper/{name} does not lie on {source['device']}"
+        device = devices.path(tier)
+        if os.path.exists(device) and found.below != (devices.number_of(device),):
+            return f"/dev/mapper/{name} does not lie on {device}"
     elif found.files != [source["file"]]:
         return f"/dev/mapper/{name} lies on {', '.join(found.files) or 'something else'}, not on {source['file']}"
     return None
@@ -316,7 +317,7 @@ def _erase(tier: Tier, made: receipt.Receipt) -> None:
     """The keys that outlive a boot: keyslots, our copy of the header, the key file that we made."""
     device = devices.look(tier)
     if device is None:
-        path = tier["volume"]["source"]["device"]
+        path = devices.path(tier)
         made.content["keys_elsewhere"].append(f"{path}, which is not there: its keyslots open with the key file")
     destroyed, elsewhere = luks.erase(tier, device)
     made.content["keys_destroyed"] += destroyed

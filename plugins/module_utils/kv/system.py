@@ -100,7 +100,7 @@ def start(unit: str, also: Sequence[str] = ()) -> None:
 
 
 class Mount(NamedTuple):
-    """One line of /proc/self/mountinfo."""
+    """One line of /proc/self/mountinfo. options: of the mount and of its file system."""
 
     id: int
     parent: int
@@ -133,7 +133,7 @@ def parse_mounts(text: str) -> list[Mount]:
                 _octal(fields[4]),
                 fields[dash + 1],
                 _octal(fields[dash + 2]),
-                fields[5],
+                ",".join([fields[5], *fields[dash + 3 : dash + 4]]),
             )
         )
     return mounts

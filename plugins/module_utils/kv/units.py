@@ -131,10 +131,17 @@ def crypttab_line(tier: Tier) -> str:
     return "{} {} {} {},nofail".format(mapper_name(tier), devices.spec(tier), key, ",".join(options))
 
 
+def mount_options(tier: Tier, declared: bool = True) -> list[str]:
+    """What the kernel gets to see of a tier's options. declared: those of the map, too."""
+    always = [one for one in MOUNT_OPTIONS if one != "nofail"]
+    return always + (tier["volume"]["mount_options"] if declared else [])
+
+
 def fstab_line(tier: Tier) -> str:
     """The volume in /etc/fstab."""
     options = (
-        *MOUNT_OPTIONS,
+        *mount_options(tier),
+        "nofail",
         "x-systemd.requires=" + cryptsetup_unit(tier),
         "x-systemd.device-timeout=" + DEVICE_TIMEOUT,
     )

@@ -16,16 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from . import devices, fsio, growth, luks, system, units, walk
+from . import devices, drift, fsio, grow, luks, lvm, system, tables, units, walk
 from .datamap import Document, Problem, Tier, file_tiers, mapper_name
 from .mapkeys import LIB_ROOT
 from .stores import STORES
 from .system import HostError, Mapper, Mount
 
 MARK = "trusted.llmhost.tier"
-CRYPTTAB = "/etc/crypttab"
-FSTAB = "/etc/fstab"
-TABLE_MODE = 0o644
 
 # Where an allocated file stays where it is: no copy-on-write, no network, no memory.
 IMAGE_FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs")
@@ -96,7 +93,10 @@ class Seen:
     device: devices.Device | None = None
     key: luks.KeyFile | None = None
     flags_differ: bool = False
-    fs_bytes: int | None = None
+    group: lvm.Group | None = None
+    table: drift.Table | None = None
+    sizes: grow.Sizes | None = None
+    backup_differs: bool = False
 
     def is_ours(self) -> bool:
         """True if what is mounted at the path is the tier's own volume."""
@@ -107,42 +107,11 @@ class Seen:
             and self.mounted.root == "/"
         )
 
-
-# Tables
-
-
-def rows(data: bytes) -> list[tuple[str, ...]]:
-    """Fields of each entry of a crypttab or fstab."""
-    lines = data.decode("utf-8", "surrogateescape").split("\n")
-    return [tuple(line.split()) for line in lines if line.strip() and not line.lstrip().startswith("#")]
-
-
-def with_line(data: bytes, mine: Callable[[tuple[str, ...]], bool], line: str) -> bytes:
-    """The table with our entry in it, every other byte as it was."""
-    lines = data.split(b"\n")
-    for number, raw in enumerate(lines):
-        entry = rows(raw)
-        if entry and mine(entry[0]):
-            lines[number] = line.encode()
-            return b"\n".join(lines)
-    end = b"" if not data or data.endswith(b"\n") else b"\n"
-    return data + end + line.encode() + b"\n"
-
-
-def without_line(data: bytes, mine: tuple[str, ...]) -> bytes:
-    """The table without our entry, which begins with these fields; every other byte as it was."""
-    kept = [raw for raw in data.split(b"\n") if not any(entry[: len(mine)] == mine for entry in rows(raw))]
-    return b"\n".join(kept)
-
-
-def own_crypttab(tier: Tier) -> Callable[[tuple[str, ...]], bool]:
-    """Which crypttab entry is the tier's."""
-    return lambda entry: entry[0] == mapper_name(tier)
-
-
-def own_fstab(tier: Tier) -> Callable[[tuple[str, ...]], bool]:
-    """Which fstab entry is the tier's."""
-    return lambda entry: entry[0] == "/dev/mapper/" + mapper_name(tier)
+    def options_differ(self) -> bool:
+        """True if the tier's own mount has other options than it should."""
+        if self.mounted is None or not self.is_ours():
+            return False
+        return drift.options_missing(self.mounted.options) or not self.fstab_same
 
 
 # Looking
@@ -241,25 +210,33 @@ def look(tier: Tier, table: Sequence[Mount]) -> Seen:
         found["unsafe"] = found.get("unsafe") or str(error)
     name, spec = mapper_name(tier), devices.spec(tier)
     try:
-        crypttab, fstab = system.read_file(CRYPTTAB) or b"", system.read_file(FSTAB) or b""
+        crypttab, fstab = system.read_file(tables.CRYPTTAB) or b"", system.read_file(tables.FSTAB) or b""
     except HostError as error:
         found["tables_unsafe"] = str(error)
         return Seen(**found)
-    found["crypttab"] = tuple(row for row in rows(crypttab) if row[0] == name or spec in row[1:2])
+    found["crypttab"] = tuple(row for row in tables.rows(crypttab) if row[0] == name or spec in row[1:2])
     device = "/dev/mapper/" + name
     found["mapper"] = system.mapper(name)
+    if lvm.of(tier):
+        found["group"] = lvm.look(tier)
     if not source:
-        others = [(row[1], CRYPTTAB) for row in rows(crypttab) if len(row) > 1 and row[0] != name]
-        found["device"] = devices.look(tier, others + [(row[0], FSTAB) for row in rows(fstab)])
+        others = [(row[1], tables.CRYPTTAB) for row in tables.rows(crypttab) if len(row) > 1 and row[0] != name]
+        found["device"] = devices.look(tier, others + [(row[0], tables.FSTAB) for row in tables.rows(fstab)])
+    if found["mapper"] is not None:
+        found["table"] = drift.parse(system.run(["dmsetup", "table", name], 60).stdout)
+        found["sizes"] = grow.look(tier, found["mapper"], found["table"])
     if luks.persistent(tier):
         found["key"] = luks.look(tier)
-        if found["mapper"] is not None:
-            found["flags_differ"] = luks.flags_differ(tier, system.run(["dmsetup", "table", name], 60).stdout)
-    if source and found["mapper"] is not None and found.get("mounted") is not None:
-        found["fs_bytes"] = growth.fs_bytes("/dev/mapper/" + name)
-    found["fstab"] = tuple(row for row in rows(fstab) if row[0] == device or tier["path"] in row[1:2])
-    found["crypttab_same"] = with_line(crypttab, own_crypttab(tier), units.crypttab_line(tier)) == crypttab
-    found["fstab_same"] = with_line(fstab, own_fstab(tier), units.fstab_line(tier)) == fstab
+        if found["mapper"] is None:
+            found["key"] = luks.tried(tier, found["key"], found["device"])
+        found["backup_differs"] = luks.backup_differs(tier)
+        if found["table"] is not None:
+            found["flags_differ"] = luks.flags_differ(tier, found["table"], found.get("device"))
+    found["fstab"] = tuple(row for row in tables.rows(fstab) if row[0] == device or tier["path"] in row[1:2])
+    found["crypttab_same"] = (
+        tables.with_line(crypttab, tables.own_crypttab(tier), units.crypttab_line(tier)) == crypttab
+    )
+    found["fstab_same"] = tables.with_line(fstab, tables.own_fstab(tier), units.fstab_line(tier)) == fstab
     unit = units.cryptsetup_unit(tier)
     found["unit_active"] = system.show([unit], ("ActiveState",))[unit].get("ActiveState") == "active"
     return Seen(**found)
@@ -291,7 +268,13 @@ def judge(tier: Tier, seen: Seen, host: str, wipes: Sequence[dict[str, Any]] = (
         wrong("volume", seen.tables_unsafe, "make it a plain file")
         return problems
     if devices.of_device(tier):
-        devices.judge(tier, seen.device, wipes, wrong)
+        ours = seen.device is not None and devices.is_ours(tier, seen.device)
+        given_up = seen.device is not None and devices.allowed(seen.device, wipes)
+        if not lvm.of(tier) or lvm.judge(tier, seen.group, ours, wrong):
+            # All else that differs follows from it.
+            if not given_up and drift.judge_other_key(tier, seen.device, wrong):
+                return problems
+            devices.judge(tier, seen.device, wipes, wrong)
     else:
         _judge_image(tier, seen, wrong)
     if seen.key is not None:
@@ -301,19 +284,24 @@ def judge(tier: Tier, seen: Seen, host: str, wipes: Sequence[dict[str, Any]] = (
         kind = "LUKS2" if luks.persistent(tier) else "plain dm-crypt"
         fix = f"close or rename {name}; if a purge was not finished, run kvtier purge {tier['name']} again"
         wrong("volume", f"/dev/mapper/{name} is open and is not {kind} on {source}", fix)
+    elif seen.mapper is not None:
+        drift.judge_table(tier, seen.table, seen.crypttab_same, seen.device, wrong)
     if seen.mapper is None and seen.unit_active:
         unit = units.cryptsetup_unit(tier)
         fix = f"there is no volume left to lose: run systemctl restart {unit}"
         wrong("volume", f"{unit} is active but /dev/mapper/{name} was closed by hand", fix)
     for row in seen.crypttab:
         if row[:2] != (name, source):
-            reason = "{} has an entry {} on {}".format(CRYPTTAB, row[0], row[1] if len(row) > 1 else "nothing")
-            wrong("volume.source", reason, f"remove that entry, or use another source than {source} for this tier")
+            reason = "{} has an entry {} on {}".format(tables.CRYPTTAB, row[0], row[1] if len(row) > 1 else "nothing")
+            fix = f"remove that entry, or use another source than {source} for this tier"
+            if row[0] == name:
+                fix = drift.rebuild_fix(tier, "write the old source", seen.device)
+            wrong("volume.source", reason, fix)
     for row in seen.fstab:
         if row[:2] != ("/dev/mapper/" + name, path):
-            reason = "{} mounts {} at {}".format(FSTAB, row[0], row[1] if len(row) > 1 else "nothing")
+            reason = "{} mounts {} at {}".format(tables.FSTAB, row[0], row[1] if len(row) > 1 else "nothing")
             wrong("path", reason, "remove that entry, or declare the tier with `volume: {backend: existing}`")
-    for table, entries in ((CRYPTTAB, seen.crypttab), (FSTAB, seen.fstab)):
+    for table, entries in ((tables.CRYPTTAB, seen.crypttab), (tables.FSTAB, seen.fstab)):
         if len(entries) > 1 and len(set(entries)) == 1:
             wrong("volume", f"{table} has the entry of {name} {len(entries)} times", "leave one of them")
     if seen.mounted is not None and not seen.is_ours():
@@ -321,7 +309,7 @@ def judge(tier: Tier, seen: Seen, host: str, wipes: Sequence[dict[str, Any]] = (
         wrong("path", reason, "unmount it, or declare the tier with `volume: {backend: existing}`")
     if seen.is_ours() and luks.persistent(tier) and seen.mounted and seen.mounted.fstype != tier["volume"]["fstype"]:
         reason = "{} is {}, the map says {}".format(path, seen.mounted.fstype, tier["volume"]["fstype"])
-        wrong("volume.fstype", reason, "write the old one, or declare the tier absent, give its disk up and start anew")
+        wrong("volume.fstype", reason, drift.rebuild_fix(tier, f"write fstype: {seen.mounted.fstype}", seen.device))
     if seen.below and not seen.is_ours():
         wrong("path", "{} would be hidden by the mount".format(", ".join(seen.below)), "unmount it or use another path")
     return problems
@@ -339,11 +327,8 @@ def _judge_image(tier: Tier, seen: Seen, wrong: Callable[[str, str, str], None])
             wrong(key, f"{source} exists and {whose}", "name a file that does not exist yet, or remove that one")
         elif image.size > size:
             key = "volume.source.size"
-            reason = "%s has %d bytes, the map says %d; a volume is not made smaller" % (source, image.size, size)
-            fix = (
-                f"write {_human(image.size)}, or declare the tier absent in one run and with {_human(size)} in the next"
-            )
-            wrong(key, reason, fix)
+            reason = "%s has %d bytes, the map says %d; it is never shrunk" % (source, image.size, size)
+            wrong(key, reason, drift.rebuild_fix(tier, f"write {_human(image.size)}", None))
     if place is None:
         return
     if place.missing:
@@ -382,6 +367,12 @@ def judge_path(tier: Tier, seen: Seen, host: str) -> list[Problem]:
 def judge_room(tiers: Sequence[Tier], seen: Sequence[Seen], host: str) -> list[Problem]:
     """Do all the images that are still to be allocated fit, with room left for the system?"""
     problems: list[Problem] = []
+    in_groups = [(tier, found.group) for tier, found in zip(tiers, seen) if lvm.of(tier)]
+    lvm.judge_room(
+        [tier for tier, _group in in_groups],
+        [group for _tier, group in in_groups],
+        lambda *problem: problems.append(Problem(host, *problem)),
+    )
     needed: dict[int, int] = {}
     for tier, found in zip(tiers, seen):
         if found.place is None or devices.of_device(tier):
@@ -412,30 +403,44 @@ def judge_room(tiers: Sequence[Tier], seen: Sequence[Seen], host: str) -> list[P
 # Planning
 
 
+def source_short(tier: Tier, seen: Seen) -> bool:
+    """True if the map asks for a larger file or logical volume than there is."""
+    size = tier["volume"]["source"]["size"]
+    if lvm.of(tier):
+        group = seen.group
+        return group is not None and group.size is not None and group.size < group.rounded(size)
+    return not devices.of_device(tier) and seen.image is not None and seen.image.size < size
+
+
 def steps(tier: Tier, seen: Seen) -> list[str]:
     """What is left to do for one volume, in order; empty if it is as declared."""
     path, source = tier["path"], tier["volume"]["source"]
     todo = []
     if devices.of_device(tier):
+        if seen.group is not None and seen.group.size is None:
+            todo.append("make logical volume {} ({})".format(devices.path(tier), _human(source["size"])))
         todo += [step] if (step := devices.step(tier, seen.device)) else []
         todo += ["make key file {}".format(tier["volume"]["keyfile"])] if seen.key and not seen.key.exists else []
+        todo += [f"finish the LUKS header of {devices.path(tier)}"] if seen.key and seen.key.unfinished else []
     elif seen.image is None:
         todo.append("allocate {} ({})".format(source["file"], _human(source["size"])))
-    else:
-        if (seen.image.uid, seen.image.mode) != (0, 0o600):
-            todo.append("close {} to everybody but root".format(source["file"]))
-        if growth.needed(source["size"], seen.image.size, seen.mapper, seen.fs_bytes):
-            todo.append("grow {} to {}, blocks stay".format(source["file"], _human(source["size"])))
+    elif (seen.image.uid, seen.image.mode) != (0, 0o600):
+        todo.append("close {} to everybody but root".format(source["file"]))
+    if seen.backup_differs and seen.key is not None:
+        todo.append(f"keep the LUKS header in {luks.backup_path(tier)}")
     if not seen.crypttab_same:
-        todo.append(f"write {mapper_name(tier)} to {CRYPTTAB}")
+        todo.append(f"write {mapper_name(tier)} to {tables.CRYPTTAB}")
     if not seen.fstab_same:
-        todo.append(f"write {path} to {FSTAB}")
+        todo.append(f"write {path} to {tables.FSTAB}")
     if not seen.exists:
         todo.append(f"create {path}")
     if seen.mapper is None:
         todo.append("open {}{}".format(mapper_name(tier), "" if luks.persistent(tier) else " with a new key"))
     elif seen.flags_differ:
         todo.append(f"set the flags of {mapper_name(tier)}")
+    todo += grow.steps(tier, seen.sizes, source_short(tier, seen))
+    if seen.options_differ():
+        todo.append(f"remount {path} with its options")
     if not seen.is_ours():
         todo.append(f"mount {mapper_name(tier)} at {path}")
     if seen.bare is None or not seen.is_ours():
@@ -443,32 +448,3 @@ def steps(tier: Tier, seen: Seen) -> list[str]:
     elif not seen.bare.done:
         todo.append(f"{'empty and close' if seen.bare.names else 'close'} the directory below the mount at {path}")
     return todo
-
-
-def table_changes(tiers: Sequence[Tier]) -> list[system.Change]:
-    """How crypttab and fstab have to change for all tiers."""
-    changes = []
-    for path, own, line in (
-        (CRYPTTAB, own_crypttab, units.crypttab_line),
-        (FSTAB, own_fstab, units.fstab_line),
-    ):
-        before = system.read_file(path)
-        after = before or b""
-        for tier in tiers:
-            after = with_line(after, own(tier), line(tier))
-        if after != (before or b""):
-            mode = stat.S_IMODE(os.stat(path).st_mode) if before is not None else TABLE_MODE
-            changes.append(system.Change(path, before, after, mode))
-    return changes
-
-
-def table_diff(change: system.Change, tiers: Sequence[Tier]) -> dict[str, str]:
-    """The diff of our own entries only: other people's lines in fstab may hold passwords."""
-    own = own_crypttab if change.path == CRYPTTAB else own_fstab
-
-    def ours(data: bytes | None) -> str:
-        lines = (data or b"").split(b"\n")
-        kept = [line for line in lines if (entry := rows(line)) and any(own(tier)(entry[0]) for tier in tiers)]
-        return "".join(line.decode(errors="replace") + "\n" for line in kept)
-
-    return system.text_diff(change.path, ours(change.before), ours(change.after))

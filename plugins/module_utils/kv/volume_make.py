@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import devices, fsio, growth, luks, packages, prepare, system, units, volume, walk
+from . import devices, drift, fsio, grow, luks, lvm, packages, prepare, system, tables, units, volume, walk
 from .datamap import Document, MapError, Problem, Tier, mapper_name
 from .devices import Device
 from .mapkeys import LIB_ROOT
@@ -92,9 +92,12 @@ def clean(tier: Tier) -> Cleaned:
     return Cleaned(files, freed, True, immutable)
 
 
-def _take(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]]) -> list[str]:
+def _take(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]], unfinished: bool) -> list[str]:
     if luks.persistent(tier):
         done = luks.make(tier, device, wipes)
+        if unfinished:
+            luks.make_again(tier)
+            done.append(f"finished the LUKS header of {device.path}")
         if luks.back_up_header(tier, device):
             done.append(f"kept the LUKS header in {luks.backup_path(tier)}")
         return done
@@ -108,24 +111,30 @@ def apply(tiers: Sequence[Tier], seen: Sequence[Seen], wipes: Sequence[dict[str,
     """Make all volumes as declared; HostError where the host does not follow. Says what was done."""
     done: list[str] = []
     for tier, found in zip(tiers, seen):
-        if found.device is not None:
-            done += _take(tier, found.device, wipes)
+        device = found.device
+        if found.group is not None and found.group.size is None:
+            lvm.make(tier)
+            done.append(f"made logical volume {devices.path(tier)}")
+            device = devices.look(tier)
+        if devices.of_device(tier):
+            if device is None:
+                raise HostError(f"{devices.path(tier)} did not appear")
+            done += _take(tier, device, wipes, found.key is not None and found.key.unfinished)
             continue
         source = tier["volume"]["source"]["file"]
         if found.image is None:
             allocate(tier)
             done.append(f"allocated {source}")
-        else:
-            if (found.image.uid, found.image.mode) != (0, 0o600):
-                os.chown(source, 0, 0, follow_symlinks=False)
-                os.chmod(source, 0o600)
-                done.append(f"closed {source}")
-            size = tier["volume"]["source"]["size"]
-            if growth.needed(size, found.image.size, found.mapper, found.fs_bytes):
-                growth.grow(tier, volume.MARK, found.mapper, found.fs_bytes)
-                done.append(f"grew {source}")
+        elif (found.image.uid, found.image.mode) != (0, 0o600):
+            os.chown(source, 0, 0, follow_symlinks=False)
+            os.chmod(source, 0o600)
+            done.append(f"closed {source}")
+    for tier, found in zip(tiers, seen):
+        if volume.source_short(tier, found):
+            grow.source(tier, volume.MARK)
+            done.append(f"grew {grow.source_path(tier)}")
     # fstab last: a kill in between leaves an entry that opens nothing, never a mount without its device.
-    changes = volume.table_changes(tiers)
+    changes = tables.changes(tiers)
     for change in changes:
         change.make()
         done.append(f"wrote {change.path}")
@@ -135,6 +144,39 @@ def apply(tiers: Sequence[Tier], seen: Sequence[Seen], wipes: Sequence[dict[str,
     for tier, found in zip(tiers, seen):
         done += _open_and_mount(tier, found)
     return done
+
+
+def _grow(tier: Tier, now: Seen) -> list[str]:
+    """Mapping and file system of a mounted volume brought to the size of its source."""
+    name, done = mapper_name(tier), []
+    if not grow.grows(tier) or now.mapper is None or now.mounted is None:
+        return []
+
+    def sizes() -> grow.Sizes | None:
+        return grow.look(tier, now.mapper, drift.parse(system.run(["dmsetup", "table", name], 60).stdout))
+
+    if (found := sizes()) is not None and found.mapping_short:
+        grow.mapping(tier)
+        done.append(f"grew {name}")
+    if (found := sizes()) is not None and found.filesystem_short:
+        grow.filesystem(tier, now.mounted.fstype)
+        done.append("grew the file system at {}".format(tier["path"]))
+    return done
+
+
+def remount(tier: Tier) -> None:
+    """Give a live mount the options of fstab; who works on it goes on. HostError if it cannot have what all have."""
+    path, always = tier["path"], units.mount_options(tier, declared=False)
+    for options in (units.mount_options(tier), always):
+        # With its source it is not looked up in fstab.
+        argv = ["mount", "-o", ",".join(["remount", *options]), "--", "/dev/mapper/" + mapper_name(tier), path]
+        result = system.run(argv, 60)
+        if result.returncode == 0:
+            break
+    now = Seen(**volume.look_path(tier, system.mounts(), content=False)).mounted
+    if now is None or drift.options_missing(now.options):
+        why = result.stderr.strip() or f"the kernel left them as {now.options if now else 'not mounted'}"
+        raise HostError(f"{path} cannot be remounted with {','.join(always)}: {why}")
 
 
 def _open_and_mount(tier: Tier, found: Seen) -> list[str]:
@@ -159,10 +201,14 @@ def _open_and_mount(tier: Tier, found: Seen) -> list[str]:
             )
         system.start(mount, also=[crypt])
         done.append(f"mounted {path}")
+    elif found.options_differ():
+        remount(tier)
+        done.append(f"remounted {path} with its options")
     now = Seen(**volume.look_path(tier, system.mounts()), mapper=system.mapper(mapper_name(tier)))
     if not now.is_ours():
         what = now.mounted.source if now.mounted else "nothing"
         raise HostError(f"{path} is not the mount of {mapper_name(tier)} but of {what}, though {mount} started")
+    done += _grow(tier, now)
     # At once: a writer that was running all the time gets no permission while the fresh file system is root's.
     if os.stat(path).st_uid == 0 and system.account_of(tier["owner"]) is not None:
         try:
@@ -184,11 +230,14 @@ def run(document: Document, act: bool, wipes: Sequence[dict[str, Any]] = ()) -> 
     if problems:
         raise MapError(problems)
     todo = {mapper_name(tier): volume.steps(tier, found) for tier, found in zip(tiers, seen)}
-    diffs = [volume.table_diff(change, tiers) for change in volume.table_changes(tiers)]
+    diffs = [tables.diff(change, tiers) for change in tables.changes(tiers)]
     diffs += [system.text_diff(name, "", "".join(step + "\n" for step in left)) for name, left in todo.items() if left]
     done = [step for left in todo.values() for step in left]
     destroyed = {"files": 0, "bytes": 0}
     notes: list[str] = []
+    for tier, found in zip(tiers, seen):
+        if found.mounted is not None and found.is_ours():
+            notes += drift.notes(tier, found.table, found.mounted.fstype, found.mounted.options)
     changed = bool(done)
     if act and tiers:
         if missing := missing_packages(tiers):
@@ -210,7 +259,7 @@ def run(document: Document, act: bool, wipes: Sequence[dict[str, Any]] = ()) -> 
             "tier": tier["name"],
             "mapper": mapper_name(tier),
             "image": tier["volume"]["source"].get("file"),
-            "device": tier["volume"]["source"].get("device"),
+            "device": devices.path(tier) if devices.of_device(tier) else None,
             "mounted": act or found.is_ours(),
         }
         for tier, found in zip(tiers, seen)

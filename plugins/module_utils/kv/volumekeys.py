@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import re
 from typing import Any, Callable
@@ -27,6 +28,17 @@ from .mapkeys import (
 MIN_XFS = 320 << 20
 _STABLE = re.compile(r"/dev/disk/by-(?:id|partuuid)/[A-Za-z0-9._:+=-]{1,200}", re.ASCII)
 _NO_KEYS = ("/boot", "/dev", "/proc", "/run", "/sys", "/tmp", "/var/tmp", LIB_ROOT + "/state")  # noqa: S108
+_LVM = re.compile(r"[A-Za-z0-9_+.][A-Za-z0-9_+.-]{0,99}", re.ASCII)
+_LVM_RESERVED = re.compile(
+    r"^\.{1,2}$|^(?:snapshot|pvmove)|_(?:cdata|cmeta|corig|mlog|mimage|rimage|rmeta|tdata|tmeta|vorigin)"
+)
+_OPTION = re.compile(r"[a-z][a-z0-9_-]{0,30}(?:=[A-Za-z0-9_.:/-]{1,60})?", re.ASCII)
+# Ours, their opposites, and what mounts elsewhere, later, or not at all.
+_NO_OPTIONS = frozenset(
+    """dev nodev suid nosuid exec noexec atime noatime relatime norelatime strictatime nostrictatime symfollow
+    nosymfollow fail nofail auto noauto user nouser users owner group defaults ro rw loop offset sizelimit
+    remount bind rbind move private shared slave unbindable rprivate rshared rslave""".split()
+)
 _KERNEL_NAME = re.compile(r"/dev/(?:sd|vd|xvd|hd|nvme|mmcblk|dm-|loop|md)", re.ASCII)
 
 
@@ -43,9 +55,10 @@ def parse(value: Any) -> dict[str, Any]:
         wrong += [
             Mistake("an existing volume is checked only", f"leave out {key}", "volume." + key)
             for key in _VOLUME_KEYS[1:-1]
-            if value.get(key) not in (None, False)
+            if value.get(key) not in (None, False, [])
         ]
         result = {**dict.fromkeys(_VOLUME_KEYS), "backend": "existing", "discard": False, "no_workqueue": False}
+        result["mount_options"] = []
         try:
             result["attested"] = _attested(value.get("attested"))
         except Mistakes as mistakes:
@@ -59,7 +72,7 @@ def parse(value: Any) -> dict[str, Any]:
         chosen: dict[str, Any] = {}
         for key, (parse, default) in _VOLUME_PARSERS.items():
             try:
-                chosen[key] = default if value.get(key) is None else parse(value[key])
+                chosen[key] = copy.copy(default) if value.get(key) is None else parse(value[key])
             except Mistakes as mistakes:
                 wrong += [mistake._replace(key="volume." + key) for mistake in mistakes.found]
         try:
@@ -132,6 +145,9 @@ def _judge_volume(chosen: dict[str, Any], source: dict[str, Any]) -> list[Mistak
     if chosen["rekey_at"] and chosen["key"] != "ephemeral":
         fix = "leave it out, or write key: ephemeral"
         wrong.append(Mistake("a persistent key is not renewed by the clock", fix, "volume.rekey_at"))
+    if "discard" in chosen["mount_options"] and not chosen["discard"]:
+        fix = "leave it out, or write discard: true"
+        wrong.append(Mistake("discards do not get through without it", fix, "volume.mount_options"))
     if chosen["fstype"] == "xfs" and source["size"] is not None and source["size"] < MIN_XFS:
         wrong.append(Mistake("xfs needs 320M", "write fstype: ext4 or a larger size", "volume.fstype"))
     return wrong
@@ -168,13 +184,34 @@ def _flag(value: Any) -> bool:
     return value
 
 
+def _mount_options(value: Any) -> list[str]:
+    if not isinstance(value, list):
+        raise _wrong(f"{show(value)} is not a list", "write for example [commit=60]")
+    for one in value:
+        if not isinstance(one, str) or not _OPTION.fullmatch(one):
+            raise _wrong(f"{show(one)} is no mount option", "write one option an entry, for example commit=60")
+        if one.partition("=")[0] in _NO_OPTIONS or one.startswith(("x-", "X-")):
+            raise _wrong(f"{one} is decided here", "leave it out; a tier is always nodev,nosuid,noexec,noatime,nofail")
+    return sorted({str(one) for one in value})
+
+
 def _source(source: Any) -> dict[str, Any]:
     key = "volume.source"
     if not isinstance(source, dict):
         raise _wrong("not a mapping", "write source: {file: /var/lib/llmhost/NAME.img, size: 200G}", key)
     if "device" in source:
         return _members(source, {"device": _device, "size": _optional_size}, key)
+    if "vg" in source or "lv" in source:
+        return _members(source, {"vg": _lvm_name, "lv": _lvm_name, "size": _volume_size}, key)
     return _members(source, {"file": _image, "size": _volume_size}, key)
+
+
+def _lvm_name(value: Any) -> str:
+    if not isinstance(value, str) or not _LVM.fullmatch(value) or _LVM_RESERVED.search(value):
+        raise _wrong(
+            f"{show(value)} is no name that LVM takes", "write the name alone, for example vg: cache, lv: chat"
+        )
+    return value
 
 
 def _image(value: Any) -> str:
@@ -209,6 +246,7 @@ _VOLUME_PARSERS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "key": (_word_of("ephemeral", "keyfile"), "ephemeral"),
     "keyfile": (_keyfile, None),
     "fstype": (_word_of("ext4", "xfs"), "ext4"),
+    "mount_options": (_mount_options, []),
     "discard": (_flag, False),
     "no_workqueue": (_flag, False),
     "rekey_at": (_minute, None),
