@@ -28,7 +28,11 @@ INSTALLED = (
     "openssh-server chrony linux-image-cloud-amd64 initramfs-tools"
 ).split()
 # what a play installs: the guest has no way out, so the packages wait in a local repository
-OFFERED = {"bookworm": ["acl", "cryptsetup-bin", "xfsprogs", "nginx", "libnginx-mod-http-lua", "python3-boto3"]}
+OFFERED = {
+    "bookworm": (
+        "acl cryptsetup-bin xfsprogs lvm2 mdadm fdisk tpm2-tools crun nginx libnginx-mod-http-lua python3-boto3"
+    ).split()
+}
 OFFERED["trixie"] = [*OFFERED["bookworm"], "systemd-cryptsetup"]
 
 # before the kernel is installed: a small initramfs, made once

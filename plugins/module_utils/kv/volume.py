@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from . import devices, fsio, luks, system, units, walk
+from . import devices, fsio, luks, system, tpm2, units, walk
 from .datamap import Document, Problem, Tier, file_tiers, mapper_name
 from .mapkeys import LIB_ROOT
 from .stores import STORES
@@ -95,6 +95,7 @@ class Seen:
     tables_unsafe: str | None = None
     device: devices.Device | None = None
     key: luks.KeyFile | None = None
+    tpm: tpm2.Tpm | None = None
     flags_differ: bool = False
 
     def is_ours(self) -> bool:
@@ -245,7 +246,10 @@ def look(tier: Tier, table: Sequence[Mount]) -> Seen:
         others = [(row[1], CRYPTTAB) for row in rows(crypttab) if len(row) > 1 and row[0] != name]
         found["device"] = devices.look(tier, others + [(row[0], FSTAB) for row in rows(fstab)])
     if luks.persistent(tier):
-        found["key"] = luks.look(tier)
+        if tpm2.of(tier):
+            found["tpm"] = tpm2.look(tier, found["device"])
+        else:
+            found["key"] = luks.look(tier)
         if found["mapper"] is not None:
             found["flags_differ"] = luks.flags_differ(tier, system.run(["dmsetup", "table", name], 60).stdout)
     found["fstab"] = tuple(row for row in rows(fstab) if row[0] == device or tier["path"] in row[1:2])
@@ -287,6 +291,8 @@ def judge(tier: Tier, seen: Seen, host: str, wipes: Sequence[dict[str, Any]] = (
         _judge_image(tier, seen, wrong)
     if seen.key is not None:
         luks.judge(tier, seen.key, seen.device, wrong)
+    if seen.tpm is not None:
+        tpm2.judge(tier, seen.tpm, seen.device, wrong)
 
     if seen.mapper is not None and not is_on_source(tier, seen):
         kind = "LUKS2" if luks.persistent(tier) else "plain dm-crypt"
@@ -406,6 +412,7 @@ def steps(tier: Tier, seen: Seen) -> list[str]:
     if devices.of_device(tier):
         todo += [step] if (step := devices.step(tier, seen.device)) else []
         todo += ["make key file {}".format(tier["volume"]["keyfile"])] if seen.key and not seen.key.exists else []
+        todo += [step] if (step := tpm2.step(tier, seen.tpm)) else []
     elif seen.image is None:
         todo.append("allocate {} ({})".format(source["file"], _human(source["size"])))
     elif (seen.image.uid, seen.image.mode) != (0, 0o600):
