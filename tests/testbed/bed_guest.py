@@ -225,7 +225,7 @@ class Guest:
         # Ends with QEMU's connection. It changes to / before it opens its state, so that one name is absolute.
         command = ["swtpm", "socket", "--tpm2", "--tpmstate", f"dir={state}", "--ctrl", "type=unixio,path=tpm.sock",
                    "--terminate", "--daemon"]  # fmt: skip
-        done = subprocess.run(command, cwd=self.path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=self.path, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BedError(f"swtpm for {self.name}: {done.stderr.strip()}")
         return TPM_DEVICE

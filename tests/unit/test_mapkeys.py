@@ -390,12 +390,12 @@ def test_every_mistake_of_a_volume_is_named_at_once(value, mistakes):
 def test_a_volume_is_completed():
     parse_volume = KEYS["volume"][0]
     full = {"backend": "dmcrypt", "source": {"file": "/var/lib/llmhost/chat.img", "size": 1 << 30}, "key": "ephemeral",
-            "keyfile": None, "fstype": "ext4", "discard": False, "no_workqueue": False, "rekey_at": None,
-            "attested": None}  # fmt: skip
+            "keyfile": None, "tpm2_pcrs": None, "fstype": "ext4", "discard": False, "no_workqueue": False,
+            "rekey_at": None, "attested": None}  # fmt: skip
     assert parse_volume(volume()) == parse_volume({**volume(), "key": None, "fstype": None}) == full
     assert type(parse_volume(volume(size=Bytes(1 << 30)))["source"]["size"]) is int
     nothing = {"backend": "existing", "source": None, "key": None, "keyfile": None, "fstype": None, "discard": False,
-               "no_workqueue": False, "rekey_at": None, "attested": None}  # fmt: skip
+               "no_workqueue": False, "rekey_at": None, "attested": None, "tpm2_pcrs": None}  # fmt: skip
     assert parse_volume({"backend": "existing"}) == parse_volume(nothing) == nothing
 
 

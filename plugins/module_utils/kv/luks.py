@@ -202,8 +202,16 @@ def set_flags(tier: Tier) -> bool:
     return True
 
 
+def keys(tier: Tier) -> list[str]:
+    """What erase() would destroy beside the keyslots, and what it would find."""
+    if not persistent(tier):
+        return []
+    kept = [tier["volume"]["keyfile"]] if tier["volume"]["keyfile"] else ["TPM2 slot"]
+    return ["LUKS2 keyslots of {}".format(tier["volume"]["source"]["device"]), backup_path(tier), *kept]
+
+
 def erase(tier: Tier, device: Device | None) -> tuple[list[dict[str, Any]], list[str]]:
-    """Destroy all keyslots of the tier's device, our copy of its header, and the key file that we made or the TPM's slots.
+    """Destroy all keyslots of the tier's device, our copy of its header, the TPM's slots or the key file that we made.
 
     Returns what was destroyed, for the receipt, and what somebody else must destroy.
     """

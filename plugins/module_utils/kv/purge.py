@@ -229,6 +229,7 @@ def plan(tier: Tier) -> dict[str, Any]:
         "mapping": mapper_name(tier) if units.has_own_volume(tier) else None,
         "open": found is not None,
         "cipher": cipher(table),
+        "keys": luks.keys(tier) if units.has_own_volume(tier) else [],
         "writers": writers_of(tier),
         "held_by": [_as_record(pin) for pin in held],
     }

@@ -21,7 +21,7 @@ from .datamap import Tier
 from .devices import Device
 from .system import HostError
 
-TOKEN = "systemd-tpm2"
+TOKEN = "systemd-tpm2"  # noqa: S105
 # In the label of a header from its format to its sealing: a run that was killed there has nothing that could be lost.
 UNFINISHED = "llmhost-unsealed"
 _KEY_BYTES = 64
@@ -31,12 +31,15 @@ QUICK = ("--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000")
 
 @dataclass(frozen=True)
 class Header:
-    """What opens a LUKS2 header. seals: PCRs of each TPM slot; sealed: keyslots of these; others: all other keyslots."""
+    """What opens a LUKS2 header. seals: PCRs of each TPM slot; sealed: their keyslots; others: the other ones.
+
+    tokens: number and what it is, of all, those of destroyed keyslots too.
+    """
 
     seals: tuple[tuple[int, ...], ...]
     sealed: tuple[str, ...]
     others: tuple[str, ...]
-    tokens: tuple[str, ...]
+    tokens: tuple[tuple[str, str], ...]
     finished: bool
 
 
@@ -66,11 +69,12 @@ def parse(text: str, finished: bool = True) -> Header:
     data = json.loads(text)
     seals: list[tuple[int, ...]] = []
     guarded: set[str] = set()
-    tokens: list[str] = []
+    tokens: list[tuple[str, str]] = []
     for number, token in sorted(data.get("tokens", {}).items()):
-        tokens.append(number)
-        if token.get("type") == TOKEN and token.get("keyslots"):
-            seals.append(tuple(sorted(token.get("tpm2-pcrs", ()))))
+        kind, pcrs = str(token.get("type")), tuple(sorted(token.get("tpm2-pcrs", ())))
+        tokens.append((number, f"TPM2 slot, PCRs {pcrs_text(pcrs)}" if kind == TOKEN else kind))
+        if kind == TOKEN and token.get("keyslots"):
+            seals.append(pcrs)
             guarded.update(token["keyslots"])
     others = tuple(sorted(set(data.get("keyslots", {})) - guarded))
     return Header(tuple(seals), tuple(sorted(guarded)), others, tuple(tokens), finished)
@@ -177,8 +181,6 @@ def seal_again(tier: Tier, device: Device) -> None:
 
 def forget(device: Device, header: Header) -> list[dict[str, Any]]:
     """Remove the sealed keys from a header whose keyslots are destroyed; what that was, for the receipt."""
-    for number in header.tokens:
+    for number, _kind in header.tokens:
         _run("cryptsetup", "token", "remove", "--token-id", number, device.real)
-    return [
-        {"mapping": device.path, "cipher": None, "kind": f"TPM2 slot, PCRs {pcrs_text(pcrs)}"} for pcrs in header.seals
-    ]
+    return [{"mapping": device.path, "cipher": None, "kind": kind} for _number, kind in header.tokens]
