@@ -41,6 +41,8 @@ NEEDS = {
     "systemd-cryptsetup": Need(
         ("/usr/lib/systemd/systemd-cryptsetup", "/lib/systemd/systemd-cryptsetup"), "systemd-cryptsetup", "systemd-udev"
     ),
+    # It brings the tss2 libraries that systemd loads.
+    "tpm2": Need(("/usr/bin/tpm2",), "tpm2-tools", "tpm2-tools"),
 }
 
 _INSTALL = {

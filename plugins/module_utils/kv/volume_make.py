@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import devices, drift, fsio, grow, luks, lvm, packages, prepare, system, tables, units, volume, walk
+from . import devices, drift, fsio, grow, luks, lvm, packages, prepare, system, tables, tpm2, units, volume, walk
 from .datamap import Document, MapError, Problem, Tier, mapper_name
 from .devices import Device
 from .mapkeys import LIB_ROOT
@@ -46,7 +46,8 @@ def allocate(tier: Tier) -> None:
 def missing_packages(tiers: Sequence[Tier]) -> list[str]:
     """What makes volumes and opens them at boot, and is not there."""
     wants_xfs = any(tier["volume"]["fstype"] == "xfs" for tier in tiers)
-    return packages.missing(["systemd-cryptsetup", "mkfs.ext4"] + (["mkfs.xfs"] if wants_xfs else []))
+    needs = ["systemd-cryptsetup", "mkfs.ext4"] + (["mkfs.xfs"] if wants_xfs else [])
+    return packages.missing(needs) + (tpm2.missing_packages() if any(map(tpm2.of, tiers)) else [])
 
 
 @dataclass(frozen=True)
