@@ -195,6 +195,9 @@ def test_jobs_are_shared_by_tiers_and_installed_once(weed, tmp_path):
     assert 'llmhost_bucket_retention_seconds{job="' in (tmp_path / f"llmhost_sweep_{sweeper.job}.prom").read_text()
     assert '"s3:DeleteObject"' in sweeper.sweep(sweeper.job, command="policy").stdout
     assert sweeper.install(tier="gpu2/chat", state="absent")["retention_minutes"] == 1440
+    sweeper.install(tier="gpu1/talk")
+    tiers = json.loads((tmp_path / "jobs" / f"{sweeper.job}.json").read_text())["tiers"]
+    assert tiers == {"gpu1/talk": 1440}, "a host has one tier at a place, which got another name"
     assert sweeper.install(state="absent")["retention_minutes"] is None
     # Or it would pass for a sweeper that died.
     assert not (tmp_path / "state" / f"{sweeper.job}.json").exists()

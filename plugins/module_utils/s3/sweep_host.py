@@ -120,18 +120,25 @@ def _change(path: str, data: bytes | None, mode: int) -> Change | None:
 
 
 def _tiers(params: dict[str, Any], name: str, paths: Paths) -> dict[str, int]:
-    """Every tier that wants this job, with its retention, this one added or taken out."""
+    """Every tier that wants this job, with its retention, this one added or taken out.
+
+    A host has one tier at a place, so another of its names is an earlier one of this tier.
+    """
     try:
         tiers = dict(sweep_state.load_job(name, paths.config)["tiers"])
     except sweep_state.BadJob:
         if params["state"] == "absent":
             return {}
         tiers = {}
-    if params["state"] == "absent":
-        tiers.pop(params["tier"], None)
-    else:
+    host, slash, _name = params["tier"].rpartition("/")
+    tiers = {one: minutes for one, minutes in tiers.items() if one != params["tier"] and not _of(one, host + slash)}
+    if params["state"] == "present":
         tiers[params["tier"]] = params["retention_minutes"]
     return tiers
+
+
+def _of(tier: str, host: str) -> bool:
+    return bool(host) and tier.rpartition("/")[0] + "/" == host
 
 
 def _credentials(params: dict[str, Any]) -> bytes | None:
