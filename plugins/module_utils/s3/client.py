@@ -219,6 +219,10 @@ class Bucket:
     def head(self) -> Answer:
         return self.call("HeadBucket")
 
+    def folder(self, prefix: str) -> Answer:
+        """What lies directly under a prefix, whatever lies below it: keys and the names of folders, one page."""
+        return self.call("ListObjectsV2", Prefix=prefix, Delimiter="/", MaxKeys=1000)
+
     def pages(
         self, operation: str, prefix: str, start: Mapping[str, str] | None = None, size: int = 1000
     ) -> Iterator[Answer]:

@@ -199,8 +199,13 @@ class Sweep:
     def _drain(self, most: int) -> None:
         while len(self.running) > most:
             ended, self.running = wait(self.running, return_when=FIRST_COMPLETED)
+            failures = [one.exception() for one in ended if one.exception() is not None]
+            # What went is counted whatever else failed.
             for one in ended:
-                self._count(*one.result())
+                if one.exception() is None:
+                    self._count(*one.result())
+            for failure in failures[:1]:
+                raise failure
 
     def _delete(self, batch: list[Entry], kinds: list[str]) -> Result:
         """Delete a batch, in a thread: what it was, whether each entry went, and codes of errors."""
@@ -240,7 +245,7 @@ class Sweep:
     def _uploads(self, asked: str) -> None:
         """Parts of unfinished uploads are in no listing of objects."""
         try:
-            for answer in self.bucket.pages(proof.UPLOADS, asked):
+            for answer in proof.upload_pages(self.bucket, asked):
                 now = self._now(answer)
                 for entry in answer.parsed.get("Uploads", ()):
                     if self.keys.owns(entry["Key"]) and now - proof.seconds(entry["Initiated"]) >= self.retention:
