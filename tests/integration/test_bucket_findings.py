@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import s3_servers
 from module_runner import run
-from s3_servers import Between, block, is_lifecycle
+from s3_servers import DOMAIN, Between, block, is_lifecycle
 from test_bucket_sweeper import Sweeper
 
 WEEK = 10080
@@ -63,17 +63,38 @@ def test_what_only_other_servers_say_is_found(weed, question, answer, code, brea
             assert not [line for line in between.seen if line.startswith(("PUT", "DELETE", "POST"))]
 
 
-def test_http_is_a_finding_wherever_it_leaves_the_host(weed, monkeypatch):
-    bucket = weed.bucket()
+@pytest.fixture
+def names(monkeypatch):
+    """Names below DOMAIN lead to this host; gives those that were looked up."""
+    asked = []
     look_up = socket.getaddrinfo
 
     def to_loopback(host, *more, **named):
-        return look_up("127.0.0.1" if host == "s3.llmhost.example" else host, *more, **named)
+        if not str(host).endswith(DOMAIN):
+            return look_up(host, *more, **named)
+        asked.append(host)
+        return look_up("127.0.0.1", *more, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", to_loopback)
-    endpoint = weed.endpoint.replace("127.0.0.1", "s3.llmhost.example")
+    return asked
+
+
+def test_http_is_a_finding_wherever_it_leaves_the_host(weed, names):
+    bucket = weed.bucket()
+    endpoint = weed.endpoint.replace("127.0.0.1", DOMAIN)
     found = run("bucket_lifecycle_info", **weed.options(bucket, endpoint=endpoint, retention_minutes=WEEK))
     assert "http_endpoint" in {one["code"] for one in found["findings"]}, found["message"]
+    assert set(names) == {DOMAIN}
+
+
+def test_the_bucket_may_stand_in_the_host_name(weed, names):
+    bucket = weed.bucket()
+    weed.put(bucket, block(1))
+    endpoint = weed.endpoint.replace("127.0.0.1", DOMAIN)
+    options = weed.options(bucket, endpoint=endpoint, path_style=False, region="eu-west-9", retention_minutes=WEEK)
+    assert run("bucket_lifecycle", **options)["changed"] and not run("bucket_lifecycle", **options)["changed"]
+    assert run("bucket_lifecycle_info", **options)["status"] == "ok"
+    assert set(names) == {f"{bucket}.{DOMAIN}"} and len(weed.rules(bucket)) == 1
 
 
 def test_of_a_large_bucket_a_part_is_listed_and_what_is_not_the_tiers_is_found_all_the_same(weed):

@@ -199,13 +199,13 @@ class Sweep:
     def _drain(self, most: int) -> None:
         while len(self.running) > most:
             ended, self.running = wait(self.running, return_when=FIRST_COMPLETED)
-            failures = [one.exception() for one in ended if one.exception() is not None]
+            failures = [error for one in ended if (error := one.exception()) is not None]
             # What went is counted whatever else failed.
             for one in ended:
                 if one.exception() is None:
                     self._count(*one.result())
-            for failure in failures[:1]:
-                raise failure
+            if failures:
+                raise failures[0]
 
     def _delete(self, batch: list[Entry], kinds: list[str]) -> Result:
         """Delete a batch, in a thread: what it was, whether each entry went, and codes of errors."""
