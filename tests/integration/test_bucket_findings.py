@@ -184,7 +184,8 @@ def test_a_listing_that_is_none_deletes_nothing_and_is_one_clear_message(weed, t
     ],
 )
 def test_a_wrong_connection_of_a_job_is_one_clear_message(weed, tmp_path, change, code, says):
-    sweeper = Sweeper(tmp_path, weed, change.get("bucket") or weed.bucket(), **change)
+    bucket = change.get("bucket") or weed.bucket()
+    sweeper = Sweeper(tmp_path, weed, bucket, **{name: value for name, value in change.items() if name != "bucket"})
     record = sweeper.passes()
     assert record["exit"] == code and says in record["messages"][-1] and "not-this" not in str(record), record
     assert sweeper.sweep(command="status").returncode == 1

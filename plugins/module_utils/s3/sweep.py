@@ -197,15 +197,17 @@ class Sweep:
         self.sent += number
 
     def _drain(self, most: int) -> None:
+        """Wait until no more than so many batches run. What went is counted whatever else failed."""
+        failure: BaseException | None = None
         while len(self.running) > most:
             ended, self.running = wait(self.running, return_when=FIRST_COMPLETED)
-            failures = [error for one in ended if (error := one.exception()) is not None]
-            # What went is counted whatever else failed.
             for one in ended:
-                if one.exception() is None:
+                error = one.exception()
+                if error is None:
                     self._count(*one.result())
-            if failures:
-                raise failures[0]
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def _delete(self, batch: list[Entry], kinds: list[str]) -> Result:
         """Delete a batch, in a thread: what it was, whether each entry went, and codes of errors."""
