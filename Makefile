@@ -75,7 +75,7 @@ buckets: build ## Buckets on servers without lifecycle: Swift (47 Debian package
 	@pytest tests/buckets/test_bucket_unsupported.py $(ARGS)
 
 boto-old: build ## The bucket tests of `integration` with boto3 1.34
-	@"$$(tests/tools/old_boto3.sh)" -m pytest tests/integration/test_bucket_lifecycle.py tests/integration/test_bucket_sweeper.py $(ARGS)
+	@"$$(tests/tools/old_boto3.sh)" -m pytest tests/integration/test_bucket_*.py $(ARGS)
 
 bucket-host: testbed build ## A Debian 12 host that asks and sweeps its bucket with Debian's own boto3 and cron
 	@pytest tests/buckets/test_bucket_host.py $(ARGS)

@@ -99,12 +99,14 @@ def main() -> None:
         options.update(access_key="a", secret_key="b", tier="h/t", retention_minutes=1440, python=sys.executable)
         run("bucket_sweeper", **options, **{name: f"{place}/{path}" for name, path in paths.items()})
         command = [f"{place}/kvsweep", f"--config={place}/jobs", f"--state={place}/state", "run", "--json"]
-        seconds, memory, output = timed([*command, "--max-seconds=86400"], {})
+        found = timed([*command, "--max-seconds=86400"], {})
     server.terminate()
-    record = json.loads(output)[0]
+    record = json.loads(found.output)[0]
     deleted = record["deleted"]["objects"]
     print(f"{record['seen']} keys, {deleted} due and deleted, exit {record['exit']}, load {os.getloadavg()[0]:.1f}")
-    print(f"{seconds:.1f} s, {record['seen'] / seconds:.0f} keys/s, at most {memory / 1024:.0f} MiB resident")
+    seconds, processor = found.seconds, found.processor
+    print(f"{seconds:.1f} s, {processor:.1f} s of it on the processor, {record['seen'] / seconds:.0f} keys/s")
+    print(f"at most {found.memory / 1024:.0f} MiB resident")
 
 
 if __name__ == "__main__":

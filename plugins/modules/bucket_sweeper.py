@@ -16,6 +16,8 @@ description:
   - Writes C(/usr/local/sbin/kvsweep) (the same code as the modules), one job for each bucket and key prefix, and
     C(/etc/cron.d/llmhost-sweep), which runs every job as root.
   - A job may be wanted by tiers of several hosts. It keeps the shortest of their retentions and goes with the last one.
+  - Credentials that are handed over as keys, or that only the environment of this run gives, are written into a file of
+    the job's own (0600), for cron has no such environment.
   - Needs root. Asks the bucket nothing.
 extends_documentation_fragment:
   - llmhost.hardening.attributes

@@ -47,15 +47,18 @@ class Play:
     def __init__(self, place: Path, tier: dict[str, object]) -> None:
         self.place = place
         (place / "hosts.yml").write_text(bed("inventory", NAME))
+        self.tiers(tier)
+
+    def tiers(self, *tiers: dict[str, object]) -> None:
         values = {
-            "llmhost_tiers": [tier],
+            "llmhost_tiers": list(tiers),
             "kv_bucket_host": "{{ inventory_hostname }}",
             "kv_bucket_ca_bundle": "/root/ca.pem",
             "kv_bucket_access_key": KEY,
             "kv_bucket_secret_key": SECRET,
             "ansible_python_interpreter": "/usr/bin/python3",
         }
-        (place / "vars.yml").write_text(yaml.safe_dump(values))
+        (self.place / "vars.yml").write_text(yaml.safe_dump(values))
 
     def run(self, playbook: str, *arguments: str) -> tuple[int, str]:
         collections = os.environ.get("ANSIBLE_COLLECTIONS_PATH") or str(ROOT / ".build/pythonpath")
@@ -77,8 +80,9 @@ def test_a_debian_host_keeps_a_day_in_its_bucket_with_debians_boto3_and_cron(hos
     bed("push", NAME, str(certificate), "/root/ca.pem")
     with Between(weed.endpoint, certificate=certificate) as between:
         endpoint = between.endpoint.replace("127.0.0.1", OUTSIDE)
-        tier = {"name": "chat", "store": "vllm_obj", "bucket": bucket, "endpoint": endpoint, "prefix": "qwen"}
-        play = Play(tmp_path, {**tier, "expire_every_minutes": 1})
+        tier: dict[str, object] = {"name": "chat", "store": "vllm_obj", "bucket": bucket, "endpoint": endpoint}
+        tier |= {"prefix": "qwen", "expire_every_minutes": 1}
+        play = Play(tmp_path, tier)
         look = "ls /usr/local/sbin/kvsweep /etc/llmhost /usr/lib/python3/dist-packages/boto3 2>/dev/null || true"
 
         code, said = play.run("harden", "--check")
@@ -92,6 +96,7 @@ def test_a_debian_host_keeps_a_day_in_its_bucket_with_debians_boto3_and_cron(hos
         assert "1.26" in host("/usr/bin/python3 -c 'import boto3; print(boto3.__version__)'")
         assert set(weed.keys(bucket)) == {block(2).replace("//", "/"), "other/notes"}
         once_hardened(host, weed, bucket, play)
+        taken_out_of_the_map(host, weed, bucket, play, tier)
 
 
 def once_hardened(host, weed, bucket, play):
@@ -111,3 +116,30 @@ def once_hardened(host, weed, bucket, play):
     assert record["exit"] == 0 and weed.keys(bucket) == ["other/notes"]
     code, said = play.run("audit")
     assert code == 0 and "KV-09 high bucket expires pass" in said, said
+
+
+def taken_out_of_the_map(host, weed, bucket, play, tier):
+    """The tier goes on being swept and is a finding until it is absent."""
+    rules = weed.rules(bucket)
+    play.tiers()
+    code, said = play.run("harden")
+    assert code == 0 and "KV-01 high declared fail -> fail" in said, said
+    assert "left the data map" in said and "KV-09 high bucket expires pass -> pass" in said, said
+    assert weed.rules(bucket) == rules
+    code, said = play.run("audit")
+    assert code != 0 and "KV-01" in said and "KV-09 high bucket expires pass" in said, said
+    assert "LEFT THE MAP" in host("/usr/local/sbin/kvtier status || true")
+    weed.put(bucket, block(3))
+    weed.age(bucket, 1 + 1 / 1440, block(3).replace("//", "/"))
+    aged = time.monotonic()
+    while len(weed.keys(bucket)) > 1:
+        assert time.monotonic() < aged + 150, host("journalctl --no-pager -t kvsweep -t CRON | tail -30")
+        time.sleep(2)
+    play.tiers({**tier, "state": "absent"})
+    code, said = play.run("harden")
+    assert code == 0 and "left the data map" not in said.partition("Audit after")[2], said
+    assert [rule["Status"] for rule in weed.rules(bucket)] == ["Disabled"]
+    assert host("ls /etc/llmhost/sweep.d /etc/cron.d/llmhost-sweep 2>/dev/null || true").strip() == ""
+    play.tiers()
+    code, said = play.run("audit")
+    assert code == 0, said

@@ -28,6 +28,8 @@ from typing import Any
 BIN = Path(sys.executable).parent
 KEY, SECRET = "testkey", "testsecret"
 DAY = 86400
+# Below it SeaweedFS takes a bucket's name out of the host name.
+DOMAIN = "llmhost.example"
 
 
 def program(name: str) -> str:
@@ -275,6 +277,7 @@ def weed() -> Iterator[Weed]:
         flags += [f"-{name}.port.grpc={port}" for name, port in grpc.items()]
         flags += [f"-dir={root}/data", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.config={root}/s3.json"]
         flags += [f"-admin.dataDir={root}/admin", "-webdav=false", "-s3.iam=false", "-s3.port.iceberg=0"]
+        flags += [f"-s3.domainName={DOMAIN}"]
         flags += [f"-metricsPort={free_ports(1)[0]}"]
         # It writes an option file into its working directory.
         with serving([program("weed"), "-logtostderr=true", "mini", *flags], root) as process:

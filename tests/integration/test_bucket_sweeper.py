@@ -32,7 +32,8 @@ class Sweeper:
         self.job = self.installed["job"]
 
     def install(self, check=False, **change):
-        result = run("bucket_sweeper", check=check, **{**self.options, **change})
+        given = {name: value for name, value in {**self.options, **change}.items() if value is not None}
+        result = run("bucket_sweeper", check=check, **given)
         assert "failed" not in result, result
         return result
 
@@ -169,6 +170,26 @@ def test_a_server_without_lifecycle_is_kept_by_the_sweeper_alone(rclone, tmp_pat
     assert (after["status"], after["kept_by"]) == ("unsupported", "sweeper"), after["message"]
 
 
+@pytest.mark.parametrize("way", ["keys", "profile"])
+def test_credentials_of_the_environment_are_the_jobs_for_cron_has_none(weed, tmp_path, monkeypatch, way):
+    bucket = weed.bucket()
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE")
+    lines = f"[kv]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n"
+    (tmp_path / "own").write_text(lines)
+    (tmp_path / "own").chmod(0o600)
+    values = (KEY, SECRET) if way == "keys" else (None, None, "kv", str(tmp_path / "own"))
+    with monkeypatch.context() as there:
+        for name, value in zip(names, (*values, None, None)):
+            there.setenv(name, value) if value else there.delenv(name, raising=False)
+        sweeper = Sweeper(tmp_path, weed, bucket, access_key=None, secret_key=None)
+    job = (tmp_path / "jobs" / f"{sweeper.job}.json").read_text()
+    assert SECRET not in job + str(sweeper.installed)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    assert sweeper.passes()["exit"] == 0
+
+
 def test_two_passes_of_one_job_never_run_at_once(weed, tmp_path):
     bucket = weed.bucket()
     sweeper = Sweeper(tmp_path, weed, bucket)
@@ -195,6 +216,9 @@ def test_jobs_are_shared_by_tiers_and_installed_once(weed, tmp_path):
     assert 'llmhost_bucket_retention_seconds{job="' in (tmp_path / f"llmhost_sweep_{sweeper.job}.prom").read_text()
     assert '"s3:DeleteObject"' in sweeper.sweep(sweeper.job, command="policy").stdout
     assert sweeper.install(tier="gpu2/chat", state="absent")["retention_minutes"] == 1440
+    sweeper.install(tier="gpu1/talk")
+    tiers = json.loads((tmp_path / "jobs" / f"{sweeper.job}.json").read_text())["tiers"]
+    assert tiers == {"gpu1/talk": 1440}, "a host has one tier at a place, which got another name"
     assert sweeper.install(state="absent")["retention_minutes"] is None
     # Or it would pass for a sweeper that died.
     assert not (tmp_path / "state" / f"{sweeper.job}.json").exists()

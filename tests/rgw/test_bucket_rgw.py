@@ -11,8 +11,8 @@ import time
 
 import pytest
 from module_runner import run
-from rgw import gateway
-from s3_servers import block
+from rgw import OTHER, OTHER_KEY, OTHER_SECRET, gateway
+from s3_servers import block, client
 
 WEEK = 10080
 TAGS = [{"Key": "a", "Value": "b"}, {"Key": "c", "Value": "d"}]
@@ -87,19 +87,70 @@ def test_errors_without_a_message_are_told_all_the_same(rgw, change, status):
     assert found["status"] == status and "None" not in found["message"] and "Fix: " in found["message"]
 
 
+def test_a_rule_that_only_moves_objects_is_no_expiry(rgw):
+    bucket = rgw.bucket("moves")
+    rgw.put(bucket, block(1))
+    rgw.set_rules(bucket, {"Filter": {"Prefix": "qwen//"}, "Transitions": [{"Days": 1, "StorageClass": "STANDARD_IA"}]})
+    found = info(rgw, bucket)
+    assert found["status"] == "insufficient" and "transition_only" in {one["code"] for one in found["findings"]}, found
+
+
+class Sweeper:
+    """kvsweep in a place of its own, with the shortest retention there is."""
+
+    def __init__(self, place, rgw, bucket, **more):
+        paths = {"program": "kvsweep", "config_dir": "jobs", "state_dir": "state", "cron_file": "cron"}
+        options = {**rgw.options(bucket, tier="h/t", retention_minutes=1, python=sys.executable), **more}
+        self.job = run("bucket_sweeper", **options, **{name: str(place / path) for name, path in paths.items()})["job"]
+        self.program = [place / "kvsweep", f"--config={place}/jobs", f"--state={place}/state"]
+
+    def says(self, *command):
+        return subprocess.run([*self.program, *command], capture_output=True, text=True, check=False).stdout
+
+    def passes(self):
+        (record,) = json.loads(self.says("run", "--json"))
+        return record
+
+
+def test_the_rights_that_kvsweep_prints_are_all_it_needs_and_end_at_the_prefix(rgw, tmp_path):
+    bucket = rgw.bucket("rights")
+    rgw.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    rgw.put(bucket, block(1), block(1), block(2), "logs/a")
+    rgw.client.create_multipart_upload(Bucket=bucket, Key=block(3))
+    sweeper = Sweeper(tmp_path, rgw, bucket, access_key=OTHER_KEY, secret_key=OTHER_SECRET)
+    time.sleep(61)
+    refused = sweeper.passes()
+    assert refused["exit"] == 3 and "no right" in refused["messages"][-1], refused
+    policy = json.loads(sweeper.says("policy", sweeper.job))
+    for one in policy["Statement"]:
+        one["Principal"] = {"AWS": [f"arn:aws:iam:::user/{OTHER}"]}
+    rgw.client.put_bucket_policy(Bucket=bucket, Policy=json.dumps(policy))
+    record = sweeper.passes()
+    assert record["exit"] == 0, record
+    assert record["deleted"] == {"objects": 2, "versions": 1, "markers": 0, "uploads": 1}
+    left = rgw.client.list_object_versions(Bucket=bucket)
+    assert [one["Key"] for one in left["Versions"]] == ["logs/a"] and not left.get("DeleteMarkers")
+    other = client(rgw.endpoint, OTHER_KEY, OTHER_SECRET)
+    for call, more in (
+        (other.list_objects_v2, {}),
+        (other.list_objects_v2, {"Prefix": "logs/"}),
+        (other.delete_object, {"Key": "logs/a"}),
+        (other.get_object, {"Key": "logs/a"}),
+        (other.put_object, {"Key": block(1), "Body": b""}),
+        (other.get_bucket_lifecycle_configuration, {}),
+    ):
+        with pytest.raises(other.exceptions.ClientError, match="AccessDenied"):
+            call(Bucket=bucket, **more)
+
+
 def test_the_sweeper_takes_versions_and_markers_of_the_gateway(rgw, tmp_path):
     bucket = rgw.bucket("sweep")
     rgw.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     rgw.put(bucket, block(1), block(1), "qwen//other")
     rgw.client.delete_object(Bucket=bucket, Key=block(1))
-    paths = {"program": "kvsweep", "config_dir": "jobs", "state_dir": "state", "cron_file": "cron"}
-    options = {**rgw.options(bucket, tier="h/t", retention_minutes=1, python=sys.executable)}
-    run("bucket_sweeper", **options, **{name: str(tmp_path / path) for name, path in paths.items()})
-    # The shortest retention there is.
+    sweeper = Sweeper(tmp_path, rgw, bucket)
     time.sleep(61)
-    program = [tmp_path / "kvsweep", f"--config={tmp_path}/jobs", f"--state={tmp_path}/state"]
-    done = subprocess.run([*program, "run", "--json"], capture_output=True, text=True, check=False)
-    (record,) = json.loads(done.stdout)
+    record = sweeper.passes()
     assert record["exit"] == 0 and (record["deleted"]["versions"], record["deleted"]["markers"]) == (2, 1), record
     left = rgw.client.list_object_versions(Bucket=bucket)
     assert [one["Key"] for one in left["Versions"]] == ["qwen//other"] and not left.get("DeleteMarkers")

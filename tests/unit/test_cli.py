@@ -327,6 +327,17 @@ def test_status_believes_no_hostile_record(host, capsys):
     assert code == 1 and "no expiry has run" in line
 
 
+def test_status_names_a_bucket_that_left_the_map_and_no_other():
+    tiers = [
+        {"name": "a", "store": "vllm_obj", "bucket": "kv-a", "endpoint": "https://s3.example"},
+        {"name": "b", "store": "vllm_obj", "bucket": "kv-b", "endpoint": "https://s3.example"},
+    ]
+    both = datamap.normalise(tiers, "gpu1")
+    assert standing.of_host(both, 0) == []
+    (found,) = standing.of_host(datamap.merge(both, datamap.normalise(tiers[:1], "gpu1")), 0)
+    assert not found.good and "LEFT THE MAP" in found.text and "bucket kv-b" in found.text and "absent" in found.todo
+
+
 @pytest.mark.parametrize("bad, good", [(0, 0), (0, 9), (0, 30), (4, 1), (4, 9), (30, 3), (1, 7), (1, 8)])
 def test_status_is_ten_lines_at_most_and_what_is_wrong_comes_first(bad, good):
     found = [standing.Standing(f"good{n}", True, "x") for n in range(good)]

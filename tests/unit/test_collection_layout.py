@@ -100,6 +100,7 @@ def test_the_collection_has_all_its_parts() -> None:
         "data_map_problems",
         "kv_transfer_config",
         "kv_transfer_config_problems",
+        "lifecycle_days",
         "salt_gateway_problems",
         "tenant_salt",
     }

@@ -489,7 +489,31 @@ def test_a_tier_that_left_the_map_keeps_expiring_until_it_is_absent():
 
 
 def test_what_was_never_there_leaves_no_trace():
-    assert merged([tier(state="planned"), bucket(), peer()], [tier(name="b", path="/srv/b")]) == {"b": "present"}
+    never = [tier(state="planned"), bucket(state="planned"), bucket(name="o", prefix="x", state="absent"), peer()]
+    assert merged(never, [tier(name="b", path="/srv/b")]) == {"b": "present"}
+
+
+def test_a_bucket_that_left_the_map_is_remembered_until_it_is_absent():
+    other = tier()
+    first = datamap.merge(normalise(bucket(prefix="qwen"), other), normalise(other))
+    assert {one["name"]: one["state"] for one in first["tiers"]} == {"chat": "present", "obj": "vanished"}
+    assert datamap.validate(first) == first and datamap.merge(first, normalise(other)) == first
+    assert [one["name"] for one in datamap.file_tiers(first)] == ["chat"]
+    back = datamap.merge(first, normalise(bucket(prefix="qwen"), other))
+    assert {one["name"]: one["state"] for one in back["tiers"]} == {"chat": "present", "obj": "present"}
+    renamed = datamap.merge(first, normalise(bucket(name="new", prefix="qwen"), other))
+    assert {one["name"]: one["state"] for one in renamed["tiers"]} == {"chat": "present", "new": "present"}
+    absent = datamap.merge(first, normalise(bucket(prefix="qwen", state="absent"), other))
+    assert {one["name"]: one["state"] for one in absent["tiers"]} == {"chat": "present", "obj": "absent"}
+    assert {one["name"] for one in datamap.merge(absent, normalise(other))["tiers"]} == {"chat"}
+
+
+def test_a_bucket_tier_cannot_move_away_from_its_blocks():
+    assert refused([bucket()], [bucket(prefix="new")]) == [("obj", "bucket")]
+    assert refused([bucket()], [bucket(endpoint="https://other.example")]) == [("obj", "bucket")]
+    assert refused([bucket()], [bucket(state="planned")]) == [("obj", "state")]
+    assert refused([bucket()], [tier(name="obj")]) == [("obj", "bucket")]
+    assert merged([bucket()], [bucket(name="new", prefix="new")]) == {"new": "present", "obj": "vanished"}
 
 
 def test_a_tier_lives_on_under_another_name():

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+
 import pytest
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import controls, datamap
@@ -93,3 +96,17 @@ def test_the_audit_has_the_control_for_bucket_tiers_alone(tmp_path):
     files = datamap.normalise([tier], "gpu1")
     found = controls.audit(files, NOW, map_path=str(tmp_path / "none.json"), buckets={})
     assert "KV-09" not in {result["control"] for result in found["results"]}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the installed map is root's")
+def test_a_bucket_that_left_the_map_fails_kv01_and_is_judged_on(tmp_path):
+    known = tmp_path / "tiers.json"
+    known.write_text(json.dumps(MAP))
+    results = {}
+    for answers in ({"chat": GOOD}, {}, None):
+        found = controls.audit(datamap.normalise([], "gpu1"), NOW, map_path=str(known), buckets=answers)
+        results = {result["control"]: result for result in found["results"]}
+        assert found["verdict"] == "fail" and results["KV-01"]["status"] == "fail"
+        assert "left the data map" in results["KV-01"]["message"] and "bucket kv-x" in results["KV-01"]["message"]
+        assert results["KV-09"]["status"] == ("pass" if answers else "not_applicable" if answers is None else "unknown")
+    assert "state absent" in results["KV-01"]["remedy"]

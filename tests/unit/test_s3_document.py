@@ -7,9 +7,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from ansible.errors import AnsibleFilterError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.llmhost.hardening.plugins.filter import lifecycle_days
 from ansible_collections.llmhost.hardening.plugins.module_utils.s3 import arithmetic, document, merge
 from ansible_collections.llmhost.hardening.plugins.module_utils.s3.document import Rule, parse, render
 
@@ -57,6 +59,26 @@ def test_the_rule_keeps_the_retention_and_one_day_more_would_not(retention, lag,
     else:
         assert arithmetic.worst_minutes(days, lag) + after <= retention
         assert arithmetic.worst_minutes(days + 1, lag) + after > retention
+
+
+def test_the_filter_computes_what_the_modules_set_and_rounds_nothing_up():
+    days = lifecycle_days.FilterModule().filters()["lifecycle_days"]
+    assert [days(minutes) for minutes in (1440, 4319, 4320, 5759, 10080)] == [None, None, 1, 1, 5]
+    assert (days(10080, 0), days(10080, 1440, True), days(2880, 0)) == (6, 2, 1)
+    for wrong in (
+        (0,),
+        (-1,),
+        ("soon",),
+        (True,),
+        (None,),
+        (1.5,),
+        (10**9,),
+        (1440, -1),
+        (1440, "x"),
+        (1440, 1440, "yes"),
+    ):
+        with pytest.raises(AnsibleFilterError, match=r"lifecycle_days: \w+: .*Fix: "):
+            days(*wrong)
 
 
 def test_old_versions_shorten_the_rule_by_the_life_of_their_own():

@@ -245,6 +245,15 @@ def test_every_finding_is_documented():
     assert [code for code in findings.FINDINGS if f"| `{code}` |" not in page] == []
 
 
+def test_every_finding_is_shown_on_a_real_server():
+    from pathlib import Path
+
+    tests = Path(__file__).resolve().parents[1]
+    files = [*tests.glob("integration/test_bucket_*.py"), *tests.glob("rgw/test_*.py")]
+    text = "".join(path.read_text() for path in files)
+    assert [code for code in findings.FINDINGS if f'"{code}"' not in text] == []
+
+
 # Evidence
 
 

@@ -245,6 +245,34 @@ def test_bad_options_are_one_message_before_anything_is_sent(module, change, say
     assert "hidden" not in result["msg"]
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"retention_minutes": 0}, "retention_minutes: 0 is not from 1"),
+        ({"retention_minutes": "soon"}, "retention_minutes"),
+        ({"retention_minutes": None}, "retention_minutes"),
+        ({"tier": None}, "tier"),
+        ({"interval_minutes": 7}, "interval_minutes: not a divisor of an hour"),
+        ({"deletes_per_second": -1}, "deletes_per_second"),
+        ({"python": "python3"}, "python: not a plain absolute path"),
+        ({"program": "/usr/local/sbin/kv sweep"}, "program: not a plain absolute path"),
+        ({"bucket": "no/bucket"}, "bucket: not a usable value"),
+        ({"endpoint": "https://key:hidden@x"}, "endpoint: not a usable value"),
+        ({"prefix": "a\nb"}, "prefix: not a key prefix"),
+        ({"store": "vllm_fs"}, "vllm_obj"),
+        ({"access_key": "only"}, "secret_key"),
+        ({"access_key": "zzzkey", "secret_key": "hidden value"}, "spaces or control characters"),
+        ({"state": "gone"}, "state"),
+    ],
+)
+def test_bad_options_of_the_sweeper_write_nothing(change, says, tmp_path):
+    paths = {name: str(tmp_path / name) for name in ("program", "config_dir", "state_dir", "cron_file")}
+    arguments = {**OPTIONS, "tier": "h/t", **paths, **change}
+    result = run("bucket_sweeper", **{key: value for key, value in arguments.items() if value is not None})
+    assert result["failed"] and says in result["msg"] and "hidden" not in result["msg"], result
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_credentials_file_that_others_can_read_is_refused(tmp_path):
     path = tmp_path / "credentials"
     path.write_text("[default]\n")
@@ -433,6 +461,10 @@ def test_the_least_rights_name_bucket_and_prefix_and_nothing_else():
         "s3:AbortMultipartUpload",
     }
     assert policy["Statement"][2]["Resource"] == "arn:aws:s3:::kv/qwen//*"
+    with_prefix = [one["Action"] for one in policy["Statement"] if "Condition" in one]
+    assert with_prefix == [["s3:ListBucket", "s3:ListBucketVersions"]], (
+        "uploads are listed without one that is looked at"
+    )
 
 
 def test_exit_codes_and_version_are_those_of_the_documents():

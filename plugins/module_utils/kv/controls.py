@@ -110,6 +110,9 @@ def _audit_tier(tier: Tier, host: Host, deadline: float, buckets: Mapping[str, A
         return _all(tier, NOT_APPLICABLE, "the tier is {}".format(tier["state"]))
     if not tier["path"]:
         results = _without_files(tier, host)
+        if tier["state"] == "vanished":
+            lost = _result("KV-01", tier["name"], judge_place.vanished(tier, None))
+            results = [lost if one["control"] == "KV-01" else one for one in results]
         if tier["bucket"]:
             verdict = judge_bucket.bucket_expires(tier, buckets, host.now)
             results.append(_result("KV-09", tier["name"], verdict))

@@ -306,6 +306,8 @@ def load(path: str = PATH) -> Document:
         raise MapError([Problem("-", "-", path, str(error), "write it again with the harden playbook")]) from error
 
 
+# States of a tier whose blocks are kept to its retention.
+_LIVING = ("present", "vanished")
 _GIVE_UP = (
     "once the old blocks are gone, name the old tier with `state: absent` in one run and change the map in the next"
 )
@@ -315,21 +317,21 @@ def merge(old: Document | None, new: Document) -> Document:
     """new, plus every tier that old still had and new no longer names, in state `vanished`.
 
     Taking a tier out of the map must not stop its expiry in silence: its blocks are still there. A tier lives on under
-    another name if path and store are the same, and is given up by `state: absent` at its path. Whatever else would
+    another name if place and store are the same, and is given up by `state: absent` at its place. Whatever else would
     leave blocks behind that nothing expires, or would make two tiers of one place, raises MapError. Both documents
     must be valid; then the result is.
     """
     host = new["host"]
     problems: list[Problem] = []
     gone: list[Tier] = []
-    for tier in file_tiers(old) if old else []:
-        heir = next((other for other in new["tiers"] if other["path"] == tier["path"]), None)
+    for tier in _with_blocks(old) if old else []:
+        heir = next((other for other in new["tiers"] if _place(other) == _place(tier)), None)
         if heir is not None:
             problems += _judge_heir(tier, heir, host)
         elif any(other["name"] == tier["name"] for other in new["tiers"]):
-            reason = f"this host has the tier at {tier['path']}, and its blocks would stay there and expire no more"
+            reason = f"this host has the tier at {place_text(tier)}, and its blocks would stay there and expire no more"
             fix = f"give the new place a name of its own; {_GIVE_UP}"
-            problems.append(Problem(host, tier["name"], "path", reason, fix))
+            problems.append(Problem(host, tier["name"], "path" if tier["path"] else "bucket", reason, fix))
         else:
             retention = tier["retention_minutes"]
             if tier["retention_reason"] is None:
@@ -342,6 +344,23 @@ def merge(old: Document | None, new: Document) -> Document:
     if problems:
         raise MapError(problems)
     return dict(new, tiers=tiers, memory=_memory(tiers))
+
+
+def _with_blocks(document: Document) -> list[Tier]:
+    """The tiers whose blocks outlive the map's entry: those in files and those in buckets."""
+    return [tier for tier in document["tiers"] if (tier["path"] or tier["bucket"]) and tier["state"] in _LIVING]
+
+
+def _place(tier: Tier) -> tuple[Any, ...]:
+    """Where the tier's blocks lie; a tier without a place meets no other."""
+    return (tier["path"], tier["endpoint"], tier["bucket"], tier["prefix"])
+
+
+def place_text(tier: Tier) -> str:
+    """The tier's place for a message."""
+    if tier["path"]:
+        return str(tier["path"])
+    return "bucket {}, prefix '{}', at {}".format(tier["bucket"], tier["prefix"], tier["endpoint"])
 
 
 def _judge_heir(tier: Tier, heir: Tier, host: str) -> list[Problem]:
@@ -358,8 +377,8 @@ def _judge_heir(tier: Tier, heir: Tier, host: str) -> list[Problem]:
     if heir["state"] == "absent":
         return []
     if heir["store"] != tier["store"]:
-        reason = "{} holds blocks of store {}, which would expire no more".format(tier["path"], tier["store"])
-        return [Problem(host, heir["name"], "store", reason, f"use another directory; {_GIVE_UP}")]
+        reason = "{} holds blocks of store {}, which would expire no more".format(place_text(tier), tier["store"])
+        return [Problem(host, heir["name"], "store", reason, f"use another place; {_GIVE_UP}")]
     if heir["state"] == "planned":
         reason = "this host has the tier, and a planned tier does not expire"
         return [Problem(host, heir["name"], "state", reason, "write present, or absent once its blocks are gone")]
@@ -375,7 +394,7 @@ def tier_named(document: Document, name: str) -> Tier:
     raise KeyError(f"no tier {name} in the data map (known: {known})")
 
 
-def file_tiers(document: Document, states: Sequence[str] = ("present", "vanished")) -> list[Tier]:
+def file_tiers(document: Document, states: Sequence[str] = _LIVING) -> list[Tier]:
     """The tiers with blocks in files that are in one of these states."""
     return [tier for tier in document["tiers"] if tier["path"] and tier["state"] in states]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import containers, posture, volumekeys
-from .datamap import Tier, mapper_name
+from .datamap import Tier, mapper_name, place_text
 from .encryption import BAD, UNKNOWN
 from .evidence_host import reopens
 from .evidence_tier import Evidence
@@ -308,14 +308,15 @@ def absent(tier: Tier, traces: Sequence[str]) -> Verdict:
     return parts.verdict("", facts)
 
 
-def vanished(tier: Tier, exists: bool) -> Verdict:
-    """The part of KV-01 about a tier that left the data map."""
-    path = tier["path"]
-    facts = {"state": "vanished", "path": path, "exists": exists}
-    what = "and its blocks may remain" if exists else "and its path is gone too"
+def vanished(tier: Tier, exists: bool | None) -> Verdict:
+    """The part of KV-01 about a tier that left the data map. exists: None where this host cannot know."""
+    facts = {"state": "vanished", "path": tier["path"], "exists": exists}
+    if tier["bucket"]:
+        facts.update(bucket=tier["bucket"], endpoint=tier["endpoint"], prefix=tier["prefix"])
+    what = "and its path is gone too" if exists is False else "and its blocks may remain"
     parts = Parts()
     parts.fail(
-        f"the tier left the data map, {what}: {path}",
+        f"the tier left the data map, {what}: {place_text(tier)}",
         "put it back into llmhost_tiers, or with state absent once its blocks are gone",
     )
     return parts.verdict("", facts)

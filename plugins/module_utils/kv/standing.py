@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import account, clock, containers, discovery, expiry, fsio, mounts, namespaces, state, walk
-from .datamap import Document, Tier, file_tiers
+from .datamap import Document, Tier, file_tiers, place_text
 
 MAX_LINES = 10
 _LOOK_SECONDS = 2.0
@@ -31,9 +31,14 @@ class Standing:
         return [first, f"    do: {walk.printable(self.todo)}"] if self.todo else [first]
 
 
+_BACK = "put it back into llmhost_tiers, or there with state: absent once its blocks are gone"
+
+
 def of_tier(tier: Tier, now: float) -> Standing:
-    """How one tier with files stands."""
+    """How one tier stands that has files, or had a bucket."""
     name = tier["name"]
+    if tier["bucket"]:
+        return Standing(name, False, f"LEFT THE MAP, its blocks may remain: {place_text(tier)}", _BACK)
     if tier["state"] == "planned":
         return Standing(name, True, "planned, not in use")
     start = f"systemctl start llmhost-tier@{name}.service"
@@ -67,8 +72,7 @@ def of_tier(tier: Tier, now: float) -> Standing:
         todo = "systemctl status cron; look at /etc/cron.d/llmhost"
         return Standing(name, False, f"STALE, no expiry for {span(ago)}", todo)
     if tier["state"] == "vanished":
-        todo = "put it back into llmhost_tiers, or there with state: absent once its blocks are gone"
-        return Standing(name, False, f"LEFT THE MAP, still expires: {text}", todo)
+        return Standing(name, False, f"LEFT THE MAP, still expires: {text}", _BACK)
     apart = containers.bare(tier)
     if apart:
         todo = "; ".join(dict.fromkeys(containers.restart_of(view) for view in apart[:3]))
@@ -116,8 +120,9 @@ def dead(tier: Tier) -> str | None:
 
 
 def of_host(document: Document, now: float) -> list[Standing]:
-    """How every tier with files stands."""
-    return [of_tier(tier, now) for tier in file_tiers(document, ("present", "vanished", "planned"))]
+    """How every tier with files stands, and every bucket that left the map: the others are `kvsweep status`'s."""
+    lost = [tier for tier in document["tiers"] if tier["bucket"] and tier["state"] == "vanished"]
+    return [of_tier(tier, now) for tier in file_tiers(document, ("present", "vanished", "planned")) + lost]
 
 
 def render(host: str, standings: Sequence[Standing]) -> list[str]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 DAY = 1440
 DEFAULT_LAG = 1440
+# A month: whoever is later than that does not expire.
+MAX_LAG = 43200
 # Larger numbers are refused by servers; no retention of the map comes near.
 MAX_DAYS = 2**31 - 1
 

@@ -135,7 +135,7 @@ class Bucket:
             aws_session_token=settings.session_token,
             verify=settings.ca_bundle or True,
             config=botocore.config.Config(
-                s3={"addressing_style": "path" if settings.path_style else "auto"},
+                s3={"addressing_style": _style(settings)},
                 connect_timeout=min(settings.timeout, 10),
                 read_timeout=settings.timeout,
                 retries={"max_attempts": 2, "mode": "standard"},
@@ -219,6 +219,10 @@ class Bucket:
     def head(self) -> Answer:
         return self.call("HeadBucket")
 
+    def folder(self, prefix: str) -> Answer:
+        """What lies directly under a prefix, whatever lies below it: keys and the names of folders, one page."""
+        return self.call("ListObjectsV2", Prefix=prefix, Delimiter="/", MaxKeys=1000)
+
     def pages(
         self, operation: str, prefix: str, start: Mapping[str, str] | None = None, size: int = 1000
     ) -> Iterator[Answer]:
@@ -268,6 +272,13 @@ def _page(operation: str, body: bytes) -> dict[str, Any]:
         raise _other_root(operation, listing.ROOTS[operation], error.root, len(body)) from None
     except listing.BadPage as error:
         raise S3Error(errors.UNKNOWN, f"{operation}: {error}", "use another server") from None
+
+
+def _style(settings: Settings) -> str:
+    """With an endpoint the library takes "auto" for path style; without, it knows which names no host can have."""
+    if settings.path_style:
+        return "path"
+    return "virtual" if settings.endpoint is not None else "auto"
 
 
 def _spare(root: str, response_dict: dict[str, Any], **_more: Any) -> None:

@@ -170,6 +170,6 @@ def check_keys(
         )
     if strangers and not allow_strangers:
         raise Refused(
-            f"the rule would take {strangers} objects under {prefix!r} that are not the tier's: {', '.join(samples)}. "
+            f"the rule would take {strangers} names under {prefix!r} that are not the tier's: {', '.join(samples)}. "
             "Fix: give the tier a prefix of its own, or move these objects."
         )

@@ -40,6 +40,13 @@ class Keys:
                 return self.shape is None or self._fits(key[len(start) :])
         return False
 
+    def has_folder(self, folder: str) -> bool:
+        """True if the tier's blocks may lie under this name, which ends with a slash."""
+        for start in (self.prefix, self.folded):
+            if folder.startswith(start):
+                return self.shape is None or self._level(folder[len(start) :].rstrip("/")) is not None
+        return False
+
     def _fits(self, rest: str) -> bool:
         directory, _slash, name = rest.rpartition("/")
         # Keys come sorted: the directory of one is mostly that of the one before.

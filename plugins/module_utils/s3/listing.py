@@ -45,11 +45,14 @@ def parse(operation: str, body: bytes) -> dict[str, Any]:
         raise document.NotALifecycle(root, f"the answer is a {root}")
     skip = len(space) + 1 if space else 0
     encoded = any(child.tag[skip:] == "EncodingType" and child.text == "url" for child in tree)
-    page: dict[str, Any] = {"Contents": [], "Versions": [], "DeleteMarkers": [], "Uploads": []}
+    page: dict[str, Any] = {"Contents": [], "Versions": [], "DeleteMarkers": [], "Uploads": [], "CommonPrefixes": []}
     for child in tree:
         name = child.tag[skip:]
         if name in _LISTS:
             page[_LISTS[name]].append(_entry(child, skip, encoded))
+        elif name == "CommonPrefixes":
+            texts = [one.text or "" for one in child if one.tag[skip:] == "Prefix"]
+            page[name] += [unquote(text) if encoded else text for text in texts]
         elif name == "IsTruncated":
             page[name] = child.text == "true"
         elif name.startswith("Next") and child.text:

@@ -9,7 +9,7 @@ Listings are bounded and say how far they came. Ages are the server's own: LastM
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,6 +143,22 @@ def prove(
     return proof
 
 
+def look_at_folders(bucket: Any, keys: Keys, proof: Proof) -> None:
+    """Find what is not the tier's among the first names under its prefix, where not every key was looked at."""
+    try:
+        parsed = bucket.folder(keys.folded if proof.folded else keys.prefix).parsed
+    except S3Error as error:
+        proof.unread["folders"] = str(error)
+        return
+    seen = set(proof.stranger_samples)
+    names = [name for name in parsed.get("CommonPrefixes", ()) if not keys.has_folder(name)]
+    names += [one["Key"] for one in parsed.get("Contents", ()) if not keys.owns(one["Key"])]
+    # A folder's keys may have been counted one by one already.
+    new = [name for name in names if not any(one.startswith(name) for one in seen)]
+    proof.strangers += len(new)
+    proof.stranger_samples = (proof.stranger_samples + new)[:MAX_SAMPLES]
+
+
 def listed_prefix(bucket: Any, keys: Keys, operation: str = OBJECTS) -> str:
     """The prefix that the tier's keys really have, which a server that folds slashes made another.
 
@@ -170,8 +186,21 @@ def _first_keys(bucket: Any, operation: str, prefix: str) -> list[str]:
     return [entry["Key"] for part in ("Contents", "Versions", "DeleteMarkers") for entry in parsed.get(part, ())]
 
 
+def upload_pages(bucket: Any, prefix: str) -> Iterator[Any]:
+    """Pages of unfinished uploads under a prefix, and where there are none, of the whole bucket.
+
+    MinIO and others take the prefix for a whole key there, and answer that nothing is unfinished.
+    """
+    found = False
+    for answer in bucket.pages(UPLOADS, prefix):
+        found = found or bool(answer.parsed.get("Uploads"))
+        yield answer
+    if not found and prefix:
+        yield from bucket.pages(UPLOADS, "")
+
+
 def _list(bucket: Any, operation: str, keys: Keys, asked: str, allowed: float, proof: Proof, budget: _Budget) -> None:
-    pages: Iterable[Any] = bucket.pages(operation, asked)
+    pages = upload_pages(bucket, asked) if operation == UPLOADS else bucket.pages(operation, asked)
     for answer in pages:
         date = answer.date()
         if date is None:
@@ -195,6 +224,8 @@ def _list(bucket: Any, operation: str, keys: Keys, asked: str, allowed: float, p
                 proof.markers.add(date - seconds(entry["LastModified"]), allowed, entry["Key"])
         for entry in parsed.get("Uploads", []):
             entries += 1
+            if not entry["Key"].startswith(asked):
+                continue
             if proof.note_key(entry["Key"], keys):
                 proof.uploads.add(date - seconds(entry["Initiated"]), allowed, entry["Key"])
         if budget.spent(entries) and parsed.get("IsTruncated"):

@@ -88,6 +88,8 @@ class Setting:
             )
         seen = proof.prove(bucket, keys, retention, self.versioned, params["max_entries"], params["max_seconds"])
         self.prefix = keys.folded if seen.folded else keys.prefix
+        if not seen.complete:
+            proof.look_at_folders(bucket, keys, seen)
         enforce.check_keys(
             self.prefix,
             seen.strangers,

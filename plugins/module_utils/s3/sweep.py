@@ -197,10 +197,17 @@ class Sweep:
         self.sent += number
 
     def _drain(self, most: int) -> None:
+        """Wait until no more than so many batches run. What went is counted whatever else failed."""
+        failure: BaseException | None = None
         while len(self.running) > most:
             ended, self.running = wait(self.running, return_when=FIRST_COMPLETED)
             for one in ended:
-                self._count(*one.result())
+                error = one.exception()
+                if error is None:
+                    self._count(*one.result())
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def _delete(self, batch: list[Entry], kinds: list[str]) -> Result:
         """Delete a batch, in a thread: what it was, whether each entry went, and codes of errors."""
@@ -240,7 +247,7 @@ class Sweep:
     def _uploads(self, asked: str) -> None:
         """Parts of unfinished uploads are in no listing of objects."""
         try:
-            for answer in self.bucket.pages(proof.UPLOADS, asked):
+            for answer in proof.upload_pages(self.bucket, asked):
                 now = self._now(answer)
                 for entry in answer.parsed.get("Uploads", ()):
                     if self.keys.owns(entry["Key"]) and now - proof.seconds(entry["Initiated"]) >= self.retention:

@@ -255,11 +255,16 @@ def policy(bucket: str, prefix: str) -> dict[str, Any]:
         "Statement": [
             {
                 "Effect": "Allow",
-                "Action": ["s3:ListBucket", "s3:ListBucketVersions", "s3:ListBucketMultipartUploads"],
+                "Action": ["s3:ListBucket", "s3:ListBucketVersions"],
                 "Resource": arn,
                 "Condition": {"StringLike": {"s3:prefix": prefix + "*"}},
             },
-            {"Effect": "Allow", "Action": "s3:GetBucketVersioning", "Resource": arn},
+            # A list of uploads carries no prefix that a condition could look at.
+            {
+                "Effect": "Allow",
+                "Action": ["s3:GetBucketVersioning", "s3:ListBucketMultipartUploads"],
+                "Resource": arn,
+            },
             {
                 "Effect": "Allow",
                 "Action": ["s3:DeleteObject", "s3:DeleteObjectVersion", "s3:AbortMultipartUpload"],

@@ -93,10 +93,13 @@ def plan(params: dict[str, Any], paths: Paths) -> Plan:
         python = params["python"]
         current = there is not None and sweep_program.is_current(there, python)
         wanted.append((paths.program, there if current else sweep_program.build(python), 0o755))
-        credentials = _credentials(params)
+        login = _login(params)
+        credentials = _credentials(login)
         if credentials is not None:
             wanted.append((secret_path, credentials, 0o600))
-        job = _job(params, keys, name, tiers, secret_path if credentials is not None else None)
+        if credentials is not None:
+            login.update(credentials_file=secret_path, profile=None)
+        job = _job({**params, **login}, keys, name, tiers)
         wanted.append((job_path, (json.dumps(job, indent=2, sort_keys=True) + "\n").encode(), 0o644))
     else:
         # A record of a job that is gone would pass for a sweeper that died.
@@ -120,27 +123,49 @@ def _change(path: str, data: bytes | None, mode: int) -> Change | None:
 
 
 def _tiers(params: dict[str, Any], name: str, paths: Paths) -> dict[str, int]:
-    """Every tier that wants this job, with its retention, this one added or taken out."""
+    """Every tier that wants this job, with its retention, this one added or taken out.
+
+    A host has one tier at a place, so another of its names is an earlier one of this tier.
+    """
     try:
         tiers = dict(sweep_state.load_job(name, paths.config)["tiers"])
     except sweep_state.BadJob:
         if params["state"] == "absent":
             return {}
         tiers = {}
-    if params["state"] == "absent":
-        tiers.pop(params["tier"], None)
-    else:
+    host, slash, _name = params["tier"].rpartition("/")
+    tiers = {one: minutes for one, minutes in tiers.items() if one != params["tier"] and not _of(one, host + slash)}
+    if params["state"] == "present":
         tiers[params["tier"]] = params["retention_minutes"]
     return tiers
 
 
-def _credentials(params: dict[str, Any]) -> bytes | None:
+def _of(tier: str, host: str) -> bool:
+    return bool(host) and tier.rpartition("/")[0] + "/" == host
+
+
+def _login(params: dict[str, Any]) -> dict[str, Any]:
+    """Where the job's credentials come from. What only this run's environment gives is taken now: cron's has none."""
+    names = ("access_key", "secret_key", "session_token", "credentials_file", "profile")
+    login = {name: params[name] for name in names}
+    if login["access_key"] or login["credentials_file"] or login["profile"]:
+        return login
+    given = os.environ.get
+    if given("AWS_ACCESS_KEY_ID") and given("AWS_SECRET_ACCESS_KEY"):
+        login.update(access_key=given("AWS_ACCESS_KEY_ID"), secret_key=given("AWS_SECRET_ACCESS_KEY"))
+        login.update(session_token=given("AWS_SESSION_TOKEN"))
+    else:
+        login.update(credentials_file=given("AWS_SHARED_CREDENTIALS_FILE"), profile=given("AWS_PROFILE"))
+    return login
+
+
+def _credentials(login: dict[str, Any]) -> bytes | None:
     """A credentials file of the job's own, for a key that was handed over."""
-    if params["access_key"] is None:
+    if login["access_key"] is None:
         return None
-    pairs = {"aws_access_key_id": params["access_key"], "aws_secret_access_key": params["secret_key"]}
-    if params["session_token"]:
-        pairs["aws_session_token"] = params["session_token"]
+    pairs = {"aws_access_key_id": login["access_key"], "aws_secret_access_key": login["secret_key"]}
+    if login["session_token"]:
+        pairs["aws_session_token"] = login["session_token"]
     if any(not text.isprintable() or " " in text for text in pairs.values()):
         raise options.BadOption(
             "secret_key", "a credential has spaces or control characters", "write it as it was given"
@@ -148,16 +173,13 @@ def _credentials(params: dict[str, Any]) -> bytes | None:
     return ("[default]\n" + "".join(f"{key} = {text}\n" for key, text in pairs.items())).encode()
 
 
-def _job(
-    params: dict[str, Any], keys: Keys, name: str, tiers: dict[str, int], credentials: str | None
-) -> dict[str, Any]:
-    job = {key: params[key] for key in ("bucket", "endpoint", "region", "path_style", "ca_bundle", "timeout")}
+def _job(params: dict[str, Any], keys: Keys, name: str, tiers: dict[str, int]) -> dict[str, Any]:
+    connection = ("bucket", "endpoint", "region", "path_style", "ca_bundle", "timeout", "credentials_file", "profile")
+    job = {key: params[key] for key in connection}
     job.update(
         {key: params[key] for key in ("prefix", "key_prefix", "store", "interval_minutes", "deletes_per_second")}
     )
     job.update(schema=sweep_state.SCHEMA, id=name, tiers=tiers, metrics_dir=params["metrics_dir"] or None)
-    job["credentials_file"] = credentials or params["credentials_file"]
-    job["profile"] = None if credentials else params["profile"]
     return sweep_state.check_job(job, name)
 
 
