@@ -32,12 +32,6 @@ def disk_size(text: str) -> str:
     return text
 
 
-def memory_size(text: str) -> str:
-    if not re.fullmatch(r"[1-9][0-9]{2,4}", text):
-        raise argparse.ArgumentTypeError(f"{text!r}: memory is a number of MiB")
-    return text
-
-
 def show(value: object) -> None:
     print(json.dumps(value, indent=2))
 
@@ -59,13 +53,11 @@ def cmd_up(args: argparse.Namespace) -> int:
         guest = Guest(args.name)
         if guest.running:
             raise BedError(f"guest {args.name} runs already: bed.py reset {args.name}, or bed.py down {args.name}")
-        # The snapshot is one of the usual size.
-        cold = args.cold or args.memory != bed_guest.MEMORY
         try:
             if not (args.cold and guest.meta):
                 found = bed_image.image(args.release)
-                guest.create(found.release, found.path, found.accel, found.ready, args.disk, args.memory)
-            guest.start(load=not cold)
+                guest.create(found.release, found.path, found.accel, found.ready, args.disk)
+            guest.start(load=not args.cold)
             guest.wait_ssh()
         except BaseException:
             guest.end()
@@ -130,11 +122,6 @@ def cmd_push(args: argparse.Namespace) -> int:
     return done or tar.returncode
 
 
-def cmd_plug(args: argparse.Namespace) -> int:
-    Guest(args.name).need().plug(Path(args.image).resolve(strict=True))
-    return 0
-
-
 def cmd_inventory(args: argparse.Namespace) -> int:
     print(bed_guest.inventory([Guest(name).need(running=False) for name in args.name], args.group), end="")
     return 0
@@ -164,9 +151,6 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--disk", action="append", type=disk_size, default=[], metavar="SIZE", help="one more disk, by-id virtio-bed-N"
     )
-    up.add_argument(
-        "--memory", type=memory_size, default=bed_guest.MEMORY, metavar="MIB", help="other than usual: boots"
-    )
     add("reboot", "reboot a guest and wait for it")
     add("reset", "back to the snapshot, in place")
     add("kill", "power loss")
@@ -178,8 +162,6 @@ def parser() -> argparse.ArgumentParser:
     push = add("push", "copy a file or a folder to a name on the guest")
     push.add_argument("src")
     push.add_argument("dst")
-    plug = add("plug", "a raw image into a running guest, read-only, by-id virtio-bed-image")
-    plug.add_argument("image")
     inventory = add("inventory", "Ansible inventory of guests", guest=False)
     inventory.add_argument("name", nargs="+", type=guest_name)
     inventory.add_argument("--group", default="testbed")

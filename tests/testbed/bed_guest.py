@@ -35,12 +35,12 @@ BOOT_SECONDS = 600
 WAIT_SYNC = "chronyc waitsync 300 0.2 0 0.1 >/dev/null"
 
 
-def qemu_command(name: str, image: str, accel: str, port: int, load: bool, memory: str = MEMORY) -> list[str]:
+def qemu_command(name: str, image: str, accel: str, port: int, load: bool) -> list[str]:
     """Runs inside the guest's folder, so socket and disk names stay short and relative."""
     emulated = accel == "tcg"
     return [
         "qemu-system-x86_64", "-name", name, "-machine", "pc",
-        "-accel", "tcg,thread=multi" if emulated else accel, "-cpu", "max", "-m", memory, "-smp", CPUS,
+        "-accel", "tcg,thread=multi" if emulated else accel, "-cpu", "max", "-m", MEMORY, "-smp", CPUS,
         "-nodefaults", "-no-user-config", "-display", "none", "-rtc", "base=utc,clock=host",
         "-kernel", f"{image}/vmlinuz", "-initrd", f"{image}/initrd.img",
         "-append", APPEND + (APPEND_TCG if emulated else ""),
@@ -146,18 +146,10 @@ class Guest:
             raise BedError(f"guest {self.name} is not running: bed.py up {self.name} --cold boots its disk")
         return self
 
-    def create(
-        self,
-        release: str,
-        image: Path,
-        accel: str,
-        ready: Path | None,
-        disks: Sequence[str] = (),
-        memory: str = MEMORY,
-    ) -> None:
+    def create(self, release: str, image: Path, accel: str, ready: Path | None, disks: Sequence[str] = ()) -> None:
         """A fresh folder: a copy of the snapshot's small disk, or for its making an empty one, over the shared base.
 
-        disks: sizes of more disks, empty ones; memory: MiB.
+        disks: sizes of more disks, empty ones.
         """
         self.end()
         if self.path.exists():
@@ -173,7 +165,6 @@ class Guest:
             blank = ["qemu-img", "create", "-q", "-f", "qcow2", f"data{number}.qcow2", size]
             subprocess.run(blank, check=True, cwd=self.path)
         self.meta = {"release": release, "image": str(image), "accel": accel, "disks": list(disks)}
-        self.meta["memory"] = memory
         self.save()
 
     def save(self) -> None:
@@ -189,8 +180,7 @@ class Guest:
         tie = ["setpriv", "--pdeathsig", "KILL"] if tied else []
         for _attempt in range(5):
             port = self.meta.get("port") or free_port()
-            memory = self.meta.get("memory", MEMORY)
-            command = tie + qemu_command(self.name, self.meta["image"], self.meta["accel"], port, load, memory)
+            command = tie + qemu_command(self.name, self.meta["image"], self.meta["accel"], port, load)
             if not load:
                 for number in self.disks():
                     drive, device = disk_arguments(number)
@@ -223,14 +213,6 @@ class Guest:
                 drive, device = disk_arguments(number)
                 hmp(f"drive_add 0 {drive}")
                 hmp(f"device_add {device}")
-
-    def plug(self, image: Path) -> None:
-        """A raw image of this machine into the running guest, read-only, by-id virtio-bed-image; gone at its end."""
-        if "," in str(image):
-            raise BedError(f"{image}: a comma in a path is QEMU's own")
-        with self.monitor() as hmp:
-            hmp(f"drive_add 0 if=none,id=image,file={image},format=raw,readonly=on")
-            hmp("device_add virtio-blk-pci,drive=image,id=image-disk,serial=bed-image")
 
     def answers_monitor(self, process: subprocess.Popen[bytes]) -> bool:
         while process.poll() is None:
