@@ -46,9 +46,15 @@ FILES = {
     "lmcache": (
         LMCACHE,
         lambda name: name.endswith(
-            ("lmcache/utils.py", "v1/config.py", "v1/config_base.py", "connector/fs_connector.py")
+            (
+                "lmcache/utils.py",
+                "v1/config.py",
+                "v1/config_base.py",
+                "connector/fs_connector.py",
+                "storage_backend/local_disk_backend.py",
+            )
         ),
-        "993008786e5065e11064a80b08b08180b3b97f616bb7a3c4d0d0c5fb4d2fc164",
+        "db6717f8b23475a6d2562fcde8e0a4ae98eae8ba335c2ed0518b5e1a0e5110a5",
     ),
 }
 
@@ -56,7 +62,7 @@ FILES = {
 @cache
 def tree(engine):
     wheel, wanted, digest = FILES[engine]
-    return claims.checked(wheel, wanted, wheels.cache_dir() / "claims" / f"{engine}-{wheel.version}", digest)
+    return claims.checked(wheel, wanted, wheels.cache_dir() / "claims" / f"{engine}-{digest[:8]}", digest)
 
 
 def a_tier(store, path, **more):
@@ -110,14 +116,17 @@ def test_sglang_s_clear_removes_what_is_not_its_own(tmp_path):
 
 
 @pytest.mark.parametrize(("store", "name"), [("lmcache_fs", "remote_url"), ("lmcache_disk", "local_disk")])
-def test_lmcache_reads_what_the_role_sets_and_names_what_the_registry_knows(store, name, tmp_path):
+def test_lmcache_s_own_writer_stores_where_the_role_says_and_what_the_registry_knows(store, name, tmp_path):
     tier = a_tier(store, tmp_path, max_bytes="3G")
     rendered = offload_engines.lmcache(tier, ["/x"])
     names = [name, "max_local_disk_size", "internal_api_server_host"]
-    found = ask("lmcache", rendered.environment, names=names, root=str(tmp_path))
+    found = ask("lmcache", rendered.environment, store=store, names=names)
     assert str(found["config"][name]).removeprefix("fs://") == str(tmp_path)
     assert found["config"]["internal_api_server_host"] == "127.0.0.1"
     assert found["config"]["max_local_disk_size"] == (3.0 if store == "lmcache_disk" else 0.0)
-    layout = STORES["lmcache_fs"].layout
-    block, temporary = (layout.file_for(Path(path).name) for path in found["fs"])
-    assert (block.kind, temporary.kind) == ("block", "temp")
+    layout = STORES[store].layout
+    assert [layout.file_for(file).kind for file in found["files"]] == ["block"] and found["same"]
+    if store == "lmcache_fs":
+        assert found["miss"] and layout.file_for(found["temporary"]).kind == "temp"
+    else:
+        assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
