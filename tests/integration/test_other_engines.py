@@ -16,11 +16,12 @@ import claims
 import pytest
 import wheels
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, offload_engines
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, offload_engines, offload_keys
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.stores import STORES
 
 pytestmark = pytest.mark.integration
 
+KEYS = {"--config": offload_keys.KeyFile(None, True)}
 PROGRAM = Path(__file__).with_name("other_engines.py")
 HOST = "https://files.pythonhosted.org/packages/"
 SGLANG = wheels.Wheel(
@@ -96,7 +97,7 @@ def ask(engine, environment, umask=0o077, **given):
 
 def test_sglang_stores_its_pages_in_the_tier_under_the_rendered_cap(tmp_path):
     tier = a_tier("sglang_file", tmp_path / "pages", max_bytes="8K")
-    rendered = offload_engines.sglang(tier, ["/x", "--config", "y"])
+    rendered = offload_engines.sglang(tier, ["/x", "--config", "/y"], KEYS)
     assert rendered.refusals == []
     keys = [f"{number:064x}" for number in range(6)]
     found = ask("sglang", rendered.environment, keys=keys)
@@ -111,7 +112,7 @@ def test_sglang_s_clear_removes_what_is_not_its_own(tmp_path):
     """Why a clear endpoint without a key is refused."""
     tier = a_tier("sglang_file", tmp_path)
     (tmp_path / "precious.txt").write_text("x")
-    ask("sglang", offload_engines.sglang(tier, ["/x", "--config", "y"]).environment, keys=["a" * 64], clear=True)
+    ask("sglang", offload_engines.sglang(tier, ["/x", "--config", "/y"], KEYS).environment, keys=["a" * 64], clear=True)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -33,7 +33,7 @@ class KeyFile(NamedTuple):
 
 # Options that name one.
 _KEY_FILES = {"llamacpp": ("--api-key-file",), "sglang": ("--config",)}
-_SGLANG_KEY = re.compile(r"^(?:admin[-_])?api[-_]key\s*:\s*[^\s#]", re.MULTILINE)
+_SGLANG_KEY = re.compile(r"^(?:admin[-_])?api[-_]key[ \t]*:[ \t]*(?!\"\"|'')[^\s#]", re.MULTILINE)
 
 
 def files_of(words: Sequence[str], engine: str) -> dict[str, KeyFile]:
