@@ -363,7 +363,7 @@ def test_credentials_go_by_file_and_are_never_read(host):
 @ROOT_ONLY
 def test_a_quadlet_and_a_compose_file_set_account_umask_and_volumes(host, monkeypatch):
     image = {"image": "vllm/vllm-openai:v0.33.0", "exec": ["vllm", "serve", "m"], "python": "3.12"}
-    quadlet = {"name": "pod", "target": "quadlet", "settings": SETTINGS, **image}
+    quadlet = {"name": "pod", "target": "quadlet", "settings": dict(SETTINGS, environment={"A": "${B} 1%"}), **image}
     compose = {"name": "dock", "target": "compose", "settings": dict(SETTINGS, environment={"A": "$1"}), **image}
     first = act([quadlet, compose])
     assert first["problems"] == []
@@ -380,6 +380,7 @@ def test_a_quadlet_and_a_compose_file_set_account_umask_and_volumes(host, monkey
         "Volume=/srv/kv/chat:/srv/kv/chat",
         f"Volume={config}:{config}:ro",
         f"Exec=vllm serve m --config {config}",
+        'Environment="A=$${B} 1%%"',
         "Requires=llmhost-tier@chat.service",
     ):
         assert line in lines

@@ -174,7 +174,8 @@ def quadlet(
     text += ["# podman sets the umask of the container; the unit's own would not reach it.", "PodmanArgs=--umask=0077"]
     text += ["PodmanArgs=--ulimit=core=0:0"]
     text += [f"Volume={volume}" for volume in volumes]
-    text += [assignment(key, value) for key, value in sorted(environment.items())]
+    # podman's generator puts them into ExecStart=, where systemd would put in variables of its own.
+    text += [assignment(key, value.replace("$", "$$")) for key, value in sorted(environment.items())]
     text += ["Exec=" + " ".join(map(quote, command)), "", "[Service]", "Restart=on-failure"]
     text += ["", "[Install]", "WantedBy=multi-user.target"]
     return "\n".join(text) + "\n"
