@@ -72,6 +72,8 @@ REST = [
     Stage("bucket-host", 1200, ["bucket-host"]),
     Stage("report", 300, ["report"]),
     Stage("gateway-fuzz", 300, ["gateway-fuzz"]),
+    Stage("llama", 900, ["llama"]),
+    Stage("llama-host", 1200, ["llama-host"]),
     Stage("molecule refusals", 900, ["molecule", "SCENARIO=refusals"]),
     Stage("molecule volumes", 1500, ["molecule", "SCENARIO=volumes"]),
     Stage("testbed trixie", 300, ["testbed", "RELEASE=trixie"]),
