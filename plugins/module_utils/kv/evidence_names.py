@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable
 
 from . import blocknames, discovery, fsio, offload_found, prefixprobe
 from .datamap import Tier
@@ -33,7 +33,8 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-class Canary(NamedTuple):
+@dataclass(frozen=True)
+class Canary:
     """One canary prompt. salted None: no salt was given to look with; problem: why it was not looked for."""
 
     number: int

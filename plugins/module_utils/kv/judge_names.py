@@ -27,7 +27,7 @@ def names_tell_nothing(tier: Tier, names: Names) -> Verdict:
     facts = {
         "gateway": names.gateway,
         "servers": [asdict(one) for one in names.servers],
-        "canaries": [one._asdict() for one in names.canaries],
+        "canaries": [asdict(one) for one in names.canaries],
     }
     if tier["store"] not in STORES:
         return Verdict(NOT_APPLICABLE, "names in a store {} are not computed here".format(tier["store"]), facts)
@@ -85,5 +85,5 @@ def in_bucket(answer: Mapping[str, Any]) -> Verdict | None:
         _judge_canaries(canaries, parts)
     except TypeError:
         return Verdict(UNKNOWN, "the canaries are none of bucket_lifecycle_info's", {}, "run the playbook audit")
-    facts = {"canaries": [one._asdict() for one in canaries]}
+    facts = {"canaries": [asdict(one) for one in canaries]}
     return parts.verdict("%d canaries are found in the bucket with their salt only" % len(canaries), facts)

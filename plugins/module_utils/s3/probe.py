@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from ..kv import evidence_names
@@ -41,7 +42,7 @@ def canaries(bucket: Any, keys: Keys, tiers: tuple[str, ...], path: str, max_sec
     """
     entries, problem = evidence_names.entries_in(path)
     if problem is not None:
-        return [evidence_names.Canary(0, problem=problem)._asdict()]
+        return [asdict(evidence_names.Canary(0, problem=problem))]
     mine = [(number, entry) for number, entry in enumerate(entries, 1) if entry.get("tier") in tiers]
     if not mine:
         return []
@@ -57,4 +58,4 @@ def canaries(bucket: Any, keys: Keys, tiers: tuple[str, ...], path: str, max_sec
     there = found.__contains__
     looked = [evidence_names.canary(number, entry, (), lambda names: list(map(there, names))) for number, entry in mine]
     # What was found is there, however much of the listing is missing.
-    return [one._replace(problem=one.problem or trouble)._asdict() for one in looked]
+    return [{**asdict(one), "problem": one.problem or trouble} for one in looked]
