@@ -50,8 +50,15 @@ options:
     description: Minutes between two passes of the sweeper. Two of them without a good pass make it stale.
     type: int
     default: 5
+  canaries_file:
+    description:
+      - File of canary prompts on the host that runs the module, root's, in the form of C(/etc/llmhost/canaries.json)
+        (docs/controls.md, KV-10). Those whose C(tier) is O(tier), with or without C(HOST/) before it, are looked for
+        in a listing of names. Each needs a C(version), since no engine is asked. Needs O(store).
+    type: path
 seealso:
   - module: llmhost.hardening.bucket_lifecycle
+  - module: llmhost.hardening.kv_prefix_probe
 """
 
 EXAMPLES = r"""
@@ -148,6 +155,27 @@ proof:
       C(overdue), C(oldest_minutes) and C(samples); C(complete) says whether everything was seen.
   returned: success
   type: dict
+canaries:
+  description: What the listing shows of each canary prompt of the tier.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    number:
+      description: Its place in the file, from 1; 0 if the file itself is wrong.
+      type: int
+    blocks:
+      description: How many objects the prompt would fill.
+      type: int
+    unsalted:
+      description: How many of them are there under names without a salt.
+      type: int
+    salted:
+      description: How many are there under names with its tenant's salt, none if no salt was given.
+      type: int
+    problem:
+      description: Why it could not be looked for, none if it could.
+      type: str
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -168,6 +196,7 @@ def main() -> None:
             "accept": {"type": "list", "elements": "str", "default": []},
             "sweep_state_dir": {"type": "path"},
             "sweep_interval_minutes": {"type": "int", "default": 5},
+            "canaries_file": {"type": "path"},
         },
         required_one_of=options.ONE_OF,
         mutually_exclusive=options.ONE_OF,

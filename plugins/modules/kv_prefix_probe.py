@@ -12,7 +12,8 @@ version_added: 0.1.0
 author:
   - llmhost contributors (@llmhost)
 description:
-  - Computes the names that vLLM gives the blocks of a known prompt and looks for them in a directory or a listing.
+  - Computes the names that vLLM gives the blocks of a known prompt and looks for them in a directory, a bucket or a
+    listing that was made elsewhere.
   - Names are a function of the tokens, the release, the hash algorithm and the salt. If a prompt that was sent without
     the tenant's salt is found, so would be any other prompt that somebody guesses.
   - Use canary prompts made up for the purpose, never a real one. Token ids stand in the log of the module's call.
@@ -20,6 +21,9 @@ description:
 extends_documentation_fragment:
   - llmhost.hardening.attributes
   - llmhost.hardening.attributes.read_only
+  - llmhost.hardening.bucket
+requirements:
+  - boto3 1.26 or newer for the interpreter that runs the module, for buckets
 options:
   token_ids:
     description:
@@ -71,12 +75,33 @@ options:
     type: str
   path:
     description:
-      - Root of a file system tier. Exactly one of O(path), O(tier) and O(keys) is needed.
+      - Root of a file system tier. Exactly one of O(path), O(tier), O(bucket) and O(keys) is needed.
     type: path
   tier:
     description:
-      - Name of a file system tier in the host's data map.
+      - Name of a tier in the host's data map, on a file system or in a bucket. Bucket, endpoint and prefix are then
+        those of the map.
     type: str
+  bucket:
+    description:
+      - Name of a bucket, whose keys are listed, with one of O(prefix) and O(key_prefix), a thousand with each request,
+        until all blocks are found.
+    type: str
+    required: false
+  prefix:
+    description:
+      - The engine's own C(prefix) setting, empty if it has none. vLLM writes keys below C(PREFIX//), or keys that begin
+        with a slash. With O(bucket), one of O(prefix) and O(key_prefix) is needed.
+    type: str
+  store:
+    description:
+      - The kind of store, which says how the tier's keys look. Other keys under the prefix are not the tier's.
+    type: str
+    default: vllm_obj
+  max_seconds:
+    description: How long the listing of a bucket may take. What is not found by then makes the module fail.
+    type: int
+    default: 60
   data_map:
     description:
       - The normalised data map for O(tier). Default is the one that is installed on the host.
@@ -97,6 +122,17 @@ EXAMPLES = r"""
     tokenizer_url: http://127.0.0.1:8000/tokenize
     version: 0.33.0
     tier: chat
+  register: probe
+
+- name: The same in a bucket
+  llmhost.hardening.kv_prefix_probe:
+    token_ids: [1, 887, 4310, 15, 92, 6, 3047, 18, 220, 41, 9, 77, 5, 640, 31, 2]
+    version: 0.33.0
+    bucket: kv-prod
+    endpoint: https://s3.internal.example
+    prefix: qwen
+    credentials_file: /etc/llmhost/s3-credentials
+  delegate_to: localhost
   register: probe
 
 - name: Names must tell nothing
@@ -154,18 +190,35 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     mapkeys,
     prefixprobe,
 )
+from ansible_collections.llmhost.hardening.plugins.module_utils.s3 import client, errors, options, probe
 
 
-def _root(params: dict) -> str:
-    """The directory to look in."""
+def _there(names: list, params: dict) -> list:
+    """Which of the names are in the store that the options name."""
+    if params["keys"] is not None:
+        return prefixprobe.in_keys(names, params["keys"])
     if params["path"] is not None:
-        return mapkeys.clean_path(params["path"])
+        return prefixprobe.in_directory(names, mapkeys.clean_path(params["path"]))
+    if params["bucket"] is not None:
+        return _in_bucket(names, params)
     given = params["data_map"]
     document = datamap.load() if given is None else datamap.validate(given, "data_map")
     tier = datamap.tier_named(document, params["tier"])
-    if tier["store"] not in ("vllm_fs", "llmd_fs"):
+    if tier["store"] in ("vllm_fs", "llmd_fs"):
+        return prefixprobe.in_directory(names, tier["path"])
+    if tier["store"] != "vllm_obj":
         raise ValueError("tier {name} (store {store}) has no blocks with such names".format(**tier))
-    return tier["path"]
+    of_map = {"bucket": tier["bucket"], "endpoint": tier["endpoint"], "prefix": tier["prefix"] or ""}
+    return _in_bucket(names, {**params, **of_map})
+
+
+def _in_bucket(names: list, params: dict) -> list:
+    missing = client.missing_boto3()
+    if missing is not None:
+        raise missing
+    options.check(params)
+    bucket = client.Bucket(options.settings(params))
+    return prefixprobe.in_names(names, probe.names_in(bucket, options.keys(params), params["max_seconds"]))
 
 
 def _probe(params: dict) -> dict:
@@ -187,10 +240,7 @@ def _probe(params: dict) -> dict:
     )
     if not names:
         raise ValueError("%d tokens do not fill one block: use a longer prompt" % len(tokens))
-    if params["keys"] is not None:
-        there = prefixprobe.in_keys(names, params["keys"])
-    else:
-        there = prefixprobe.in_directory(names, _root(params))
+    there = _there(names, params)
     return {
         "found": any(there),
         "predictable": True,
@@ -216,17 +266,25 @@ def main() -> None:
             "salt": {"type": "str", "no_log": True},
             "hash_seed": {"type": "str", "no_log": True},
             "path": {"type": "path"},
-            "tier": {"type": "str"},
+            **options.CONNECTION,
+            "bucket": {"type": "str"},
+            **options.KEYS,
+            "store": {"type": "str", "default": "vllm_obj"},
+            "max_seconds": {"type": "int", "default": 60},
             "data_map": {"type": "dict"},
             "keys": {"type": "list", "elements": "str", "no_log": False},
         },
-        required_one_of=[("token_ids", "text"), ("path", "tier", "keys")],
-        mutually_exclusive=[("token_ids", "text"), ("path", "tier", "keys")],
-        required_by={"text": "tokenizer_url", "data_map": "tier"},
+        required_one_of=[("token_ids", "text"), ("path", "tier", "bucket", "keys")],
+        mutually_exclusive=[("token_ids", "text"), ("path", "tier", "bucket", "keys"), *options.ONE_OF],
+        required_together=options.TOGETHER,
+        required_by={"text": "tokenizer_url", "data_map": "tier", "endpoint": "bucket"},
         supports_check_mode=True,
     )
     try:
         result = _probe(module.params)
+    except (errors.S3Error, options.BadOption) as error:
+        where = module.params["bucket"] or "tier {tier}".format(**module.params)
+        module.fail_json(msg=f"{where}: {error}")
     except (datamap.MapError, fsio.UnsafePath, OSError, ValueError) as error:
         module.fail_json(msg=str(error))
     except KeyError as error:

@@ -7,6 +7,7 @@ other_engines.py ENGINE TREE      JSON on stdin and stdout
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import os
@@ -72,18 +73,44 @@ def sglang(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def lmcache(given: dict[str, Any]) -> dict[str, Any]:
-    """What its configuration makes of the environment, and how its connectors name a chunk's files."""
+    """What its configuration makes of the environment; then its writer of that store stores a chunk and reads it."""
     config = importlib.import_module("lmcache.v1.config").LMCacheEngineConfig.from_env()
     utils = importlib.import_module("lmcache.utils")
     dtype = next(iter(utils.TORCH_DTYPE_TO_STR_DTYPE))
     key = utils.CacheEngineKey("org/model", 1, 0, 0x5F0C0FFEE, dtype)
-    connector = importlib.import_module("lmcache.v1.storage_backend.connector.fs_connector").FSConnector
-    fs = connector.__new__(connector)
-    fs.base_paths, fs.relative_tmp_dir = [Path(given["root"])], None
-    return {
-        "config": {name: getattr(config, name) for name in given["names"]},
-        "fs": [str(path) for path in fs._get_file_and_tmp_path(key)],
-    }
+    write = _lmcache_fs if given["store"] == "lmcache_fs" else _lmcache_disk
+    return {"config": {name: getattr(config, name) for name in given["names"]}, **write(config, key)}
+
+
+def _lmcache_fs(config: Any, key: Any) -> dict[str, Any]:
+    place = "lmcache.v1.storage_backend.connector."
+    # Shapes of tensors are all that it keeps; here a page is as long as its file.
+    blank = {"__init__": lambda _self, *_arguments: None, "__getattr__": lambda _self, _name: None}
+    base = type("RemoteConnector", (), blank)
+    importlib.import_module(place + "base_connector").RemoteConnector = base  # type: ignore[attr-defined]
+    connector = importlib.import_module(place + "fs_connector").FSConnector
+    memory = engine_classes.Anything()
+    memory.allocate = lambda *_arguments: Page(bytes(4096))  # type: ignore[attr-defined]
+    fs = connector(None, memory, None, base_paths_str=str(config.remote_url).removeprefix("fs://"))
+    fs.save_chunk_meta, fs.reshape_partial_chunk = False, lambda page, _count: page
+    asyncio.run(fs.put(key, Page(b"x" * 4096)))
+    there = sorted(os.listdir(fs.base_paths[0]))
+    read = asyncio.run(fs.get(key))
+    (fs.base_paths[0] / there[0]).unlink()
+    gone = asyncio.run(fs.get(key)) is None
+    temporary = fs._get_file_and_tmp_path(key)[1].name
+    return {"files": there, "same": read.byte_array == b"x" * 4096, "miss": gone, "temporary": temporary}
+
+
+def _lmcache_disk(config: Any, key: Any) -> dict[str, Any]:
+    backend = importlib.import_module("lmcache.v1.storage_backend.local_disk_backend").LocalDiskBackend
+    disk = backend.__new__(backend)
+    disk.path, disk.os_disk_bs, disk.use_odirect, disk.dict = str(config.local_disk), 4096, False, {}
+    path = disk._key_to_path(key)
+    disk.write_file(bytearray(b"x" * 4096), path)
+    read = bytearray(4096)
+    disk.read_file(key, read, path)
+    return {"files": sorted(os.listdir(disk.path)), "same": read == b"x" * 4096}
 
 
 def main() -> None:

@@ -16,11 +16,12 @@ import claims
 import pytest
 import wheels
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, offload_engines
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, offload_engines, offload_keys
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.stores import STORES
 
 pytestmark = pytest.mark.integration
 
+KEYS = {"--config": offload_keys.KeyFile(None, True)}
 PROGRAM = Path(__file__).with_name("other_engines.py")
 HOST = "https://files.pythonhosted.org/packages/"
 SGLANG = wheels.Wheel(
@@ -46,9 +47,15 @@ FILES = {
     "lmcache": (
         LMCACHE,
         lambda name: name.endswith(
-            ("lmcache/utils.py", "v1/config.py", "v1/config_base.py", "connector/fs_connector.py")
+            (
+                "lmcache/utils.py",
+                "v1/config.py",
+                "v1/config_base.py",
+                "connector/fs_connector.py",
+                "storage_backend/local_disk_backend.py",
+            )
         ),
-        "993008786e5065e11064a80b08b08180b3b97f616bb7a3c4d0d0c5fb4d2fc164",
+        "db6717f8b23475a6d2562fcde8e0a4ae98eae8ba335c2ed0518b5e1a0e5110a5",
     ),
 }
 
@@ -56,7 +63,7 @@ FILES = {
 @cache
 def tree(engine):
     wheel, wanted, digest = FILES[engine]
-    return claims.checked(wheel, wanted, wheels.cache_dir() / "claims" / f"{engine}-{wheel.version}", digest)
+    return claims.checked(wheel, wanted, wheels.cache_dir() / "claims" / f"{engine}-{digest[:8]}", digest)
 
 
 def a_tier(store, path, **more):
@@ -90,7 +97,7 @@ def ask(engine, environment, umask=0o077, **given):
 
 def test_sglang_stores_its_pages_in_the_tier_under_the_rendered_cap(tmp_path):
     tier = a_tier("sglang_file", tmp_path / "pages", max_bytes="8K")
-    rendered = offload_engines.sglang(tier, ["/x", "--config", "y"])
+    rendered = offload_engines.sglang(tier, ["/x", "--config", "/y"], KEYS)
     assert rendered.refusals == []
     keys = [f"{number:064x}" for number in range(6)]
     found = ask("sglang", rendered.environment, keys=keys)
@@ -105,19 +112,22 @@ def test_sglang_s_clear_removes_what_is_not_its_own(tmp_path):
     """Why a clear endpoint without a key is refused."""
     tier = a_tier("sglang_file", tmp_path)
     (tmp_path / "precious.txt").write_text("x")
-    ask("sglang", offload_engines.sglang(tier, ["/x", "--config", "y"]).environment, keys=["a" * 64], clear=True)
+    ask("sglang", offload_engines.sglang(tier, ["/x", "--config", "/y"], KEYS).environment, keys=["a" * 64], clear=True)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("store", "name"), [("lmcache_fs", "remote_url"), ("lmcache_disk", "local_disk")])
-def test_lmcache_reads_what_the_role_sets_and_names_what_the_registry_knows(store, name, tmp_path):
+def test_lmcache_s_own_writer_stores_where_the_role_says_and_what_the_registry_knows(store, name, tmp_path):
     tier = a_tier(store, tmp_path, max_bytes="3G")
     rendered = offload_engines.lmcache(tier, ["/x"])
     names = [name, "max_local_disk_size", "internal_api_server_host"]
-    found = ask("lmcache", rendered.environment, names=names, root=str(tmp_path))
+    found = ask("lmcache", rendered.environment, store=store, names=names)
     assert str(found["config"][name]).removeprefix("fs://") == str(tmp_path)
     assert found["config"]["internal_api_server_host"] == "127.0.0.1"
     assert found["config"]["max_local_disk_size"] == (3.0 if store == "lmcache_disk" else 0.0)
-    layout = STORES["lmcache_fs"].layout
-    block, temporary = (layout.file_for(Path(path).name) for path in found["fs"])
-    assert (block.kind, temporary.kind) == ("block", "temp")
+    layout = STORES[store].layout
+    assert [layout.file_for(file).kind for file in found["files"]] == ["block"] and found["same"]
+    if store == "lmcache_fs":
+        assert found["miss"] and layout.file_for(found["temporary"]).kind == "temp"
+    else:
+        assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Lets vLLM's tiering run on a machine without a GPU: its spec with one thing replaced, the copy between GPU and host.
 
-The engine imports it by spec_module_path. Hashing, scheduling, the memory tier, the file tier and its names stay the
-engine's own.
+vLLM loads it as a plugin in each of its processes. Hashing, scheduling, the memory tier, the file tier and its names
+stay the engine's own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
+from vllm.v1.kv_offload.factory import OffloadingSpecFactory
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 
@@ -88,3 +89,8 @@ class CpuTieringOffloadingSpec(TieringOffloadingSpec):
             )
             self._worker = PlainCopies(kv_caches, self.blocks_per_chunk, region)
         return self._worker
+
+
+def register():
+    """What the entry point names."""
+    OffloadingSpecFactory._registry["TieringOffloadingSpec"] = lambda: CpuTieringOffloadingSpec

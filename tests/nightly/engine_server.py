@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The whole vLLM (LLMHOST_ENGINE, else 0.29.0) on the CPU, as a service account, with rendered settings, on a tier.
 
-Only the copy between GPU and host is not the engine's (cpu_tier_spec.py), which is why the rendered spec_name is
-exchanged before the start.
+Only the copy between GPU and host is not the engine's: cpu_tier_spec.py puts it there as a plugin of vLLM's, so the
+engine reads the settings as they were rendered, byte for byte.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, offload_render
+import fscrypt
+
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, offload_render, prepare
 
 HERE = Path(__file__).resolve().parent
 VERSION = os.environ.get("LLMHOST_ENGINE") or "0.29.0"
@@ -105,6 +107,15 @@ class Server:
             time.sleep(0.1)
 
 
+def plugin(place: Path) -> None:
+    """The stand-in for the GPU's copies, where PYTHONPATH finds it and vLLM its entry point."""
+    shutil.copy(HERE / "cpu_tier_spec.py", place)
+    facts = place / "llmhost_cpu_tier-1.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: llmhost-cpu-tier\nVersion: 1\n")
+    (facts / "entry_points.txt").write_text("[vllm.general_plugins]\nllmhost_cpu_tier = cpu_tier_spec:register\n")
+
+
 def installed() -> Path:
     """The environment that holds the engine; RuntimeError says why there is none."""
     done = subprocess.run([sys.executable, HERE / "build_engine.py"], capture_output=True, text=True, check=False)
@@ -121,10 +132,12 @@ def running(
     host_bytes: int = 40 * PAGE,
     more: tuple[object, ...] = (),
     environ: dict[str, str] | None = None,
+    encrypted: bool = False,
 ) -> Iterator[Server]:
     """The engine at work, as root's child with an account of its own.
 
-    size: bytes of the tier; host_bytes: of the memory tier; more: of the command line; environ: on top of its own.
+    size: bytes of the tier; host_bytes: of the memory tier; more: of the command line; environ: on top of its own;
+    encrypted: the tier is a directory of ext4 under fscrypt that was hardened as at a boot, else a closed tmpfs.
     """
     with contextlib.ExitStack() as stack:
         for directory in (TIER, PLACE):
@@ -133,19 +146,24 @@ def running(
         # The cache may lie in a home that the account cannot enter.
         (PLACE / "venv").mkdir()
         stack.enter_context(mounted("--bind", engine, at=PLACE / "venv"))
-        stack.enter_context(mounted("-t", "tmpfs", "-o", f"size={size},mode=0700,uid={UID},gid={UID}", "tier", at=TIER))
+        raw: dict[str, Any] = {"name": "chat", "store": "vllm_fs", "path": str(TIER), "owner": UID}
+        raw.update(services=["vllm.service"], volume={"backend": "existing"} if encrypted else None)
+        document = datamap.normalise([raw], "gpu1")
+        if encrypted:
+            inside = stack.enter_context(fscrypt.directory(PLACE, size))
+            stack.enter_context(mounted("--bind", inside, at=TIER))
+            prepare.prepare(document["tiers"][0])
+        else:
+            options = f"size={size},mode=0700,uid={UID},gid={UID}"
+            stack.enter_context(mounted("-t", "tmpfs", "-o", options, "tier", at=TIER))
         python = PLACE / "venv" / "bin" / "python"
         run(python, HERE / "tiny_model.py", PLACE / "tiny")
         for written in (PLACE / "tiny").iterdir():
             written.chmod(0o644)
-        shutil.copy(HERE / "cpu_tier_spec.py", PLACE)
-        raw = {"name": "chat", "store": "vllm_fs", "path": str(TIER), "owner": UID, "services": ["vllm.service"]}
-        document = datamap.normalise([raw], "gpu1")
+        plugin(PLACE)
         settings = {"tiers": {"chat": {"n_read_threads": 2, "n_write_threads": 2}}, "cpu_bytes_to_use": str(host_bytes)}
         rendered = offload_render.render(settings, document, VERSION, "3.12")
         assert rendered.problems == []
-        extra = rendered.config["kv-transfer-config"]["kv_connector_extra_config"]
-        extra.update(spec_name="CpuTieringOffloadingSpec", spec_module_path="cpu_tier_spec")
         config = PLACE / "chat.yaml"
         config.write_text("# as the role writes it\n" + offload_render.config_text(rendered.config))
         os.chown(config, 0, UID)

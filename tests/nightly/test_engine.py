@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The whole vLLM 0.29 or 0.32 on the CPU with rendered settings on a closed tier, as engine_server.py starts it.
+"""The whole vLLM 0.29 or 0.32 on the CPU with rendered settings on an encrypted and closed tier (engine_server.py).
 
 One server for all tests, in their order: it has to survive each of them.
 """
@@ -14,15 +14,18 @@ import time
 
 import engine_server
 import pytest
-from engine_server import BLOCK, PAGE, TIER, UID, VERSION, run
+from engine_server import BLOCK, PAGE, PLACE, TIER, UID, VERSION, run
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
+    access,
     blocknames,
     discovery,
+    encryption,
     evidence_engine,
     fsio,
     judge_engine,
     prefixprobe,
+    preflight,
     walk,
 )
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.stores import STORES
@@ -36,7 +39,7 @@ def server(tmp_path_factory):
         engine = engine_server.installed()
     except RuntimeError as error:
         pytest.fail(str(error), pytrace=False)
-    with engine_server.running(engine, tmp_path_factory.mktemp("engine") / "log") as this:
+    with engine_server.running(engine, tmp_path_factory.mktemp("engine") / "log", encrypted=True) as this:
         yield this
 
 
@@ -51,6 +54,18 @@ def test_blocks_are_written_closed_and_as_the_account(server):
     with fsio.opened(str(TIER)) as fd:
         survey = walk.survey(fd, STORES["vllm_fs"], UID, time.time(), walk.Policy(3600, 600, 600))
     assert (survey.strangers, survey.loose, survey.foreign_owner) == (0, 0, 0) and survey.blocks
+
+
+def test_the_tier_is_encrypted_as_the_audit_sees_it_and_no_block_is_on_the_disk_in_clear(server):
+    storage = encryption.describe(str(TIER))
+    assert (storage.encrypted, storage.local, storage.cipher) == (True, True, "AES-256-XTS"), storage
+    assert storage.by == f"fscrypt {TIER}" and storage.mountpoint == str(TIER)
+    assert preflight._judge_existing(server.document["tiers"][0], storage, "gpu1") == []
+    assert access.shortcomings(server.document["tiers"][0]) == []
+    os.sync()
+    disk = (PLACE / "disk.img").read_bytes()
+    parts = {block.read_bytes()[PAGE // 2 : PAGE // 2 + 64] for block in server.blocks()}
+    assert len(parts) > 1 and not any(part in disk for part in parts)
 
 
 def test_blocks_are_read_back_and_the_answer_is_the_same(server):
@@ -89,8 +104,8 @@ def test_the_audit_sees_the_settings_and_the_memory_tier(server):
     assert one.python == "3.11"
     judged = judge_engine.settings_safe(server.document["tiers"][0], server.document["tiers"], [one], [])
     (found,) = judged.evidence["engines"]
-    # The one thing that is not as the role rendered it, and that is what is told.
-    assert (judged.status, {finding["code"] for finding in found["findings"]}) == ("fail", {"outside-import"})
+    # torch's wheel for CPUs is for Python 3.11 alone: the one thing that is wrong with this engine, and it is told.
+    assert (judged.status, {finding["code"] for finding in found["findings"]}) == ("fail", {"old-python"})
     everyone = [process for process in discovery.processes() if process.uid == UID]
     memory = [piece for part in evidence_engine.running(everyone, []) for piece in part.memory]
     assert memory and all(piece["mode"] == "0600" for piece in memory)

@@ -73,6 +73,8 @@ REST = [
     Stage("report", 300, ["report"]),
     Stage("gateway-fuzz", 300, ["gateway-fuzz"]),
     Stage("molecule upgrade", 1200, ["molecule", "SCENARIO=upgrade"]),
+    Stage("llama", 900, ["llama"]),
+    Stage("llama-host", 1200, ["llama-host"]),
     Stage("molecule refusals", 900, ["molecule", "SCENARIO=refusals"]),
     Stage("molecule changes", 1500, ["molecule", "SCENARIO=changes"]),
     Stage("molecule volume_disk", 1500, ["molecule", "SCENARIO=volume_disk"]),

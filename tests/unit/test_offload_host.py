@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import stat
 import subprocess
 
@@ -202,6 +203,29 @@ def test_a_host_without_a_unit_gets_a_whole_one_that_is_enabled(host):
     assert not (host.root / "systemd/multi-user.target.wants/vllm.service").is_symlink()
 
 
+@ROOT_ONLY
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here to read it")
+def test_systemd_takes_the_unit_and_the_drop_in_without_a_complaint(host, tmp_path):
+    """Its own parser, which runs without a running systemd too."""
+    keys = tmp_path / "keys"
+    keys.write_text("x")
+    keys.chmod(0o600)
+    program = tmp_path / "venv/bin/vllm"
+    program.chmod(0o755)
+    own = {"user": UID, "credentials_file": str(keys), "settings": dict(SETTINGS, environment={"A": 'say "hi" 50% $x'})}
+    command = [host.program, "serve", "my model", "--served-model-name", "50%$x"]
+    act([dict(CHAT, **own), dict(CHAT, name="whole", unit="whole.service", exec=command, **own)])
+    (tmp_path / "systemd/vllm.service").write_text(host.units["vllm.service"].replace("User=vllm", "User=root"))
+    for unit in ("vllm.service", "whole.service"):
+        done = subprocess.run(
+            ["/usr/bin/systemd-analyze", "verify", "--man=no", "--recursive-errors=no", tmp_path / "systemd" / unit],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout + done.stderr) == (0, ""), unit
+
+
 def test_no_unit_and_no_command_is_refused(host):
     del host.units["vllm.service"]
     assert "no unit vllm.service" in refused([CHAT])
@@ -239,6 +263,46 @@ def test_the_release_is_read_where_the_unit_would_start_it(host):
     assert "version 0.30.0 is given, 0.29.0 is installed" in refused([dict(CHAT, version="0.30.0")])
     os.rename(host.root / "venv/lib/python3.12", host.root / "venv/lib/python3.11")
     assert "[old-python]" in refused([CHAT])
+
+
+def test_a_python_that_is_given_against_what_starts_the_engine_is_refused(host):
+    """Or `old-python` could be talked away."""
+    os.rename(host.root / "venv/lib/python3.12", host.root / "venv/lib/python3.11")
+    assert "Python 3.12.1 is given, 3.11 starts the engine" in refused([dict(CHAT, python="3.12.1")])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "code"),
+    [
+        ("serve ./tiny", "", "hidden-model"),
+        ("serve --port 1 --model=./tiny", "", "hidden-model"),
+        ("serve m --prefix-caching-hash-algo xxhash", "", "weak-hash"),
+        ("serve m --prefix_caching_hash_algo=xxhash_cbor", "", "weak-hash"),
+        ("serve m", "Environment=A=1 PYTHONHASHSEED=123", "seed-as-secret"),
+        ("serve m", 'Environment="PYTHONHASHSEED=random"', "seed-as-secret"),
+    ],
+)
+def test_what_the_unit_itself_says_is_judged_as_if_it_were_ours(host, arguments, environment, code):
+    host.units["vllm.service"] = UNIT.format(command=f"{host.program} {arguments}") + environment + "\n"
+    assert f"[{code}]" in refused([CHAT])
+    if environment:
+        host.units["vllm.service"] += "Environment=\n"
+        assert act([CHAT], really=False)["problems"] == []
+
+
+@ROOT_ONLY
+def test_a_seed_of_our_own_drop_in_is_not_the_unit_s(host):
+    seeded = dict(CHAT, settings=dict(SETTINGS, environment={"PYTHONHASHSEED": "0"}))
+    act([seeded])
+    name = text.drop_in_path("vllm.service")
+    drop_in = host.read(f"systemd/vllm.service.d/{text.DROP_IN}").replace("PYTHONHASHSEED=0", "PYTHONHASHSEED=1")
+    host.units["vllm.service"] += f"\n# {name}\n{drop_in}"
+    assert act([CHAT], really=False)["problems"] == []
+
+
+def test_the_command_of_a_container_is_judged_too(host):
+    image = {"image": "vllm/vllm-openai:v0.33.0", "exec": ["vllm", "serve", "./tiny"], "python": "3.12"}
+    assert "[hidden-model]" in refused([{"name": "pod", "target": "quadlet", "settings": SETTINGS, **image}])
 
 
 def test_an_engine_that_is_not_installed_is_refused_unless_its_release_is_given(host):
@@ -299,7 +363,7 @@ def test_credentials_go_by_file_and_are_never_read(host):
 @ROOT_ONLY
 def test_a_quadlet_and_a_compose_file_set_account_umask_and_volumes(host, monkeypatch):
     image = {"image": "vllm/vllm-openai:v0.33.0", "exec": ["vllm", "serve", "m"], "python": "3.12"}
-    quadlet = {"name": "pod", "target": "quadlet", "settings": SETTINGS, **image}
+    quadlet = {"name": "pod", "target": "quadlet", "settings": dict(SETTINGS, environment={"A": "${B} 1%"}), **image}
     compose = {"name": "dock", "target": "compose", "settings": dict(SETTINGS, environment={"A": "$1"}), **image}
     first = act([quadlet, compose])
     assert first["problems"] == []
@@ -316,6 +380,7 @@ def test_a_quadlet_and_a_compose_file_set_account_umask_and_volumes(host, monkey
         "Volume=/srv/kv/chat:/srv/kv/chat",
         f"Volume={config}:{config}:ro",
         f"Exec=vllm serve m --config {config}",
+        'Environment="A=$${B} 1%%"',
         "Requires=llmhost-tier@chat.service",
     ):
         assert line in lines
@@ -353,6 +418,16 @@ def test_a_running_engine_that_is_older_than_its_settings_is_named(host):
 # Other engines
 
 
+def keys_on(host):
+    """Files that hold a key, one of them open to others, and one that holds none."""
+    keyless = "# admin-api-key: none\napi-key:\napi_key: ''\nport: 1"
+    held = {"c": ("admin-api-key: s3cr3t", 0o640), "open": ("api_key: s3cr3t", 0o644), "keyless": (keyless, 0o644)}
+    for name, (text_, mode) in held.items():
+        path = host.root / f"{name}.yaml"
+        path.write_text(text_ + "\n")
+        path.chmod(mode)
+
+
 def unit_of(host, command):
     host.units["vllm.service"] = UNIT.format(command=command)
 
@@ -382,20 +457,41 @@ def test_llama_cpp_saves_its_slots_in_the_tier_and_the_operator_is_warned(host):
         ("llamacpp", "slots", "/usr/bin/llama-server --slot-save-path /tmp", "other-place"),
         ("sglang", "pages", "/opt/s/bin/python -m sglang.launch_server", "open-admin"),
         ("sglang", "pages", "/opt/s/bin/python -m sglang --admin-api-key s3cr3t", "inline-credentials"),
-        ("sglang", "pages", "/opt/s/bin/python -m sglang --config c --hicache-storage-backend nixl", "other-place"),
-        ("sglang", "pages", "/opt/s/bin/python -m sglang --config c --hicache-storage-backend dynamic", "open-admin"),
+        ("sglang", "pages", "/opt/s/bin/python -m sglang --config c", "inline-credentials"),
+        ("sglang", "pages", "/opt/s/bin/python -m sglang --config {root}/none.yaml", "inline-credentials"),
+        ("sglang", "pages", "/opt/s/bin/python -m sglang --config {root}/keyless.yaml", "open-admin"),
+        ("sglang", "pages", "/opt/s/bin/python -m sglang --config {root}/open.yaml", "inline-credentials"),
         (
             "sglang",
             "pages",
-            '/opt/s/bin/python --config c --hicache-storage-backend-extra-config {"file_storage_path":"/tmp"}',
+            "/opt/s/bin/python -m sglang --config {root}/c.yaml --hicache-storage-backend nixl",
+            "other-place",
+        ),
+        (
+            "sglang",
+            "pages",
+            "/opt/s/bin/python -m sglang --config {root}/c.yaml --hicache-storage-backend dynamic",
+            "open-admin",
+        ),
+        ("llamacpp", "slots", "/usr/bin/llama-server --api-key-file {root}/open.yaml", "inline-credentials"),
+        ("llamacpp", "slots", "/usr/bin/llama-server --api-key-file={root}/none", "inline-credentials"),
+        (
+            "sglang",
+            "pages",
+            "/opt/s/bin/python --config {root}/c.yaml --hicache-storage-backend-extra-config file_storage_path:/tmp",
             "other-place",
         ),
         ("lmcache", "bare", "/opt/v/bin/vllm serve m", "other-place"),
         ("lmcache", "disk", "/opt/v/bin/lmcache server --run-script-api-enabled", "open-admin"),
+        ("lmcache", "chunks", "/opt/v/bin/lmcache server --host 0.0.0.0", "open-admin"),
+        ("lmcache", "chunks", "/opt/v/bin/lmcache server --http-host=10.0.0.1", "open-admin"),
+        ("lmcache", "chunks", "/opt/v/bin/python -m lmcache.v1.multiprocess.server --host ::", "open-admin"),
+        ("lmcache", "chunks", "/opt/v/bin/lmcache_server 0.0.0.0 65432", "open-admin"),
     ],
 )
 def test_what_is_dangerous_in_another_engine_s_unit_is_refused(host, engine, name, command, code):
-    unit_of(host, command)
+    keys_on(host)
+    unit_of(host, command.replace("{root}", str(host.root)))
     said = refused([other(engine, name)])
     assert f"[{code}]" in said and "s3cr3t" not in said and code in offload_engines.CODES
 
@@ -407,7 +503,7 @@ def test_what_is_dangerous_in_another_engine_s_unit_is_refused(host, engine, nam
         (
             "sglang",
             "pages",
-            "/opt/s/bin/python -m sglang.launch_server --config c.yaml --hicache-storage-backend file",
+            "/opt/s/bin/python -m sglang.launch_server --config {root}/c.yaml --hicache-storage-backend file",
             {
                 "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": "/srv/kv/pages",
                 "SGLANG_HICACHE_FILE_BACKEND_MAX_SIZE": str(2 << 30),
@@ -416,7 +512,7 @@ def test_what_is_dangerous_in_another_engine_s_unit_is_refused(host, engine, nam
         (
             "sglang",
             "nixl",
-            "/opt/s/bin/python -m sglang --config c",
+            "/opt/s/bin/python -m sglang --config {root}/c.yaml",
             {"SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR": "/srv/kv/nixl"},
         ),
         ("lmcache", "chunks", "/opt/v/bin/vllm serve m", {"LMCACHE_REMOTE_URL": "fs:///srv/kv/chunks"}),
@@ -429,8 +525,11 @@ def test_what_is_dangerous_in_another_engine_s_unit_is_refused(host, engine, nam
     ],
 )
 def test_other_engines_get_their_directory_and_cap_by_environment(host, engine, name, command, environment):
-    unit_of(host, command)
-    assert act([other(engine, name)])["problems"] == []
+    keys_on(host)
+    unit_of(host, command.replace("{root}", str(host.root)))
+    result = act([other(engine, name)])
+    assert result["problems"] == [] and "s3cr3t" not in json.dumps(result)
+    assert any("cache_salt" in warning for warning in result["warnings"]) == (engine == "lmcache")
     lines = host.read(f"systemd/vllm.service.d/{text.DROP_IN}").splitlines()
     for key, value in environment.items():
         assert f'Environment="{key}={value}"' in lines
@@ -493,7 +592,8 @@ def test_the_commands_in_force_are_read_as_systemd_reads_them():
         "# /etc/systemd/system/a.service.d/60-ours.conf\n[Service]\nExecStart=\nExecStart=/bin/four\n"
     )
     assert text.command_of(cat) == ["/bin/four"]
-    assert text.command_of(cat, ["/etc/systemd/system/a.service.d/60-ours.conf"]) == ["/bin/three"]
+    theirs = text.without(cat, ["/etc/systemd/system/a.service.d/60-ours.conf"])
+    assert text.command_of(theirs) == ["/bin/three"] and "/bin/four" not in theirs
     assert text.command_of(cat.partition("# /etc")[0])[0].split() == ["/bin/one", "--two"]
 
 

@@ -11,6 +11,7 @@ import pathlib
 import re
 
 import pytest
+import yaml
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.llmhost.hardening.plugins.filter import kv_transfer_config as plugin
@@ -281,11 +282,24 @@ def test_llmd_needs_a_declared_directory_and_closed_events():
     module = {"spec_name": "SharedStorageOffloadingSpec", "spec_module_path": "llmd_fs_backend.spec"}
     allowed = {"allow_modules": ("llmd_fs_backend.spec",)}
     assert codes(other("OffloadingConnector", **module, shared_storage_path="/srv/llmd"), **allowed) == []
-    assert "outside-import" in codes(other("OffloadingConnector", **module, shared_storage_path="/srv/llmd"))
+    # A declared tier of that store allows its module, and only that.
+    assert codes(other("OffloadingConnector", **module, shared_storage_path="/srv/llmd")) == []
+    without = [tier for tier in MAP["tiers"] if tier["store"] != "llmd_fs"]
+    undeclared = codes(other("OffloadingConnector", **module, shared_storage_path="/srv/llmd"), tiers=without)
+    assert set(undeclared) == {"outside-import", "undeclared-place"}
+    assert "outside-import" in codes(other("OffloadingConnector", **dict(module, spec_module_path="llmd_fs_backend.x")))
     assert "undeclared-place" in codes(other("OffloadingConnector", **module, shared_storage_path="/tmp"), **allowed)
     events = {"enable_events": True, "storage_events_endpoint": "tcp://*:5559"}
     config = other("OffloadingConnector", **module, shared_storage_path="/srv/llmd", **events)
     assert "open-events" in codes(config, **allowed)
+
+
+def test_the_drop_in_for_llmd_on_the_page_passes():
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "engine-settings.md").read_text()
+    config = json.loads(re.search(r"--kv-transfer-config '(\{.*\})'", page).group(1))
+    tiers = re.search(r"^  - (\{name: llmd.*\})$", page, re.MULTILINE).group(1)
+    document = datamap.normalise([yaml.safe_load(tiers)], "gpu1")
+    assert codes(config, tiers=document["tiers"]) == []
 
 
 def test_lmcache_in_the_engine_is_for_one_tenant():

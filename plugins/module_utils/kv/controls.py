@@ -114,6 +114,10 @@ def _audit_tier(tier: Tier, host: Host, deadline: float, buckets: Mapping[str, A
             lost = _result("KV-01", tier["name"], judge_place.vanished(tier, None))
             results = [lost if one["control"] == "KV-01" else one for one in results]
         if tier["bucket"]:
+            named = judge_bucket.names_tell_nothing(tier, buckets, host.now)
+            if named is not None:
+                told = _result("KV-10", tier["name"], named)
+                results = [told if one["control"] == "KV-10" else one for one in results]
             verdict = judge_bucket.bucket_expires(tier, buckets, host.now)
             results.append(_result("KV-09", tier["name"], verdict))
         return results

@@ -9,7 +9,8 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Callable
 
 from . import blocknames, discovery, fsio, offload_found, prefixprobe
 from .datamap import Tier
@@ -32,7 +33,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class Canary:
     """One canary prompt. salted None: no salt was given to look with; problem: why it was not looked for."""
 
@@ -79,22 +80,27 @@ def look(
     if processes is not None:
         names.gateway = any(process.unit == _GATEWAY for process in processes)
     names.servers = [_server(one, proc) for one in running if offload_found.is_server(one.words)]
-    try:
-        document = fsio.read_json(path, owner=0)
-    except FileNotFoundError:
-        return names
-    except (OSError, ValueError, fsio.UnsafePath) as error:
-        names.problem = f"{path}: {error}"
-        return names
-    entries = document.get("canaries") if isinstance(document, dict) else None
-    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
-        names.problem = f"{path}: it has no list `canaries`"
-        return names
+    entries, names.problem = entries_in(path)
     versions = sorted({one.version for one in names.servers if one.version})
     for number, entry in enumerate(entries, 1):
         if entry.get("tier") == tier["name"]:
-            names.canaries.append(_canary(number, entry, tier, versions))
+            look_in = partial(prefixprobe.in_directory, root=tier["path"])
+            names.canaries.append(canary(number, entry, versions, look_in))
     return names
+
+
+def entries_in(path: str) -> tuple[list[dict[str, Any]], str | None]:
+    """The canary prompts in a file of root's, and what is wrong with the file; one that is not there has none."""
+    try:
+        document = fsio.read_json(path, owner=0)
+    except FileNotFoundError:
+        return [], None
+    except (OSError, ValueError, fsio.UnsafePath) as error:
+        return [], f"{path}: {error}"
+    entries = document.get("canaries") if isinstance(document, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+        return [], f"{path}: it has no list `canaries`"
+    return entries, None
 
 
 def _server(one: Running, proc: str) -> Server:
@@ -127,38 +133,39 @@ def _host_of(config: str) -> str:
     return str(document.get("host") or "") if isinstance(document, dict) else ""
 
 
-def _canary(number: int, given: dict[str, Any], tier: Tier, versions: Sequence[str]) -> Canary:
-    """Looks for one canary under the names of each release that runs."""
-    found = Canary(number)
+def canary(
+    number: int, given: dict[str, Any], versions: Sequence[str], there: Callable[[list[str]], list[bool]]
+) -> Canary:
+    """Looks for one canary under the names of each release that runs. there: which of some names are in the store."""
     entry = {**_DEFAULTS, **given}
     unknown = sorted(set(entry) - set(_DEFAULTS) - {"tier", "token_ids"})
     tokens: Any = entry.get("token_ids")
-    if unknown:
-        found.problem = "unknown key {}".format(", ".join(map(str, unknown)))
-    elif not isinstance(tokens, list) or not all(isinstance(one, int) and one >= 0 for one in tokens):
-        found.problem = "token_ids is no list of whole numbers"
-    if found.problem:
-        return found
     wanted = [str(entry["version"])] if entry["version"] else list(versions)
+    if unknown:
+        return Canary(number, problem="unknown key {}".format(", ".join(map(str, unknown))))
+    if not isinstance(tokens, list) or not all(isinstance(one, int) and one >= 0 for one in tokens):
+        return Canary(number, problem="token_ids is no list of whole numbers")
     if not wanted:
-        found.problem = "no engine runs that tells its release, and the canary names none"
-        return found
+        return Canary(number, problem="no engine runs that tells its release, and the canary names none")
+    blocks = unsalted = 0
+    salted: int | None = None
+    problem = None
     try:
         salt = _salt(entry["salt_file"])
         for version in wanted:
             how = (entry["block_size"], version, entry["hash_algorithm"])
             more = (entry["hash_seed"], entry["blocks_per_chunk"])
             plain = blocknames.names(tokens, *how, None, *more)
-            found.blocks = max(found.blocks, len(plain))
-            found.unsalted += sum(prefixprobe.in_directory(plain, tier["path"]))
+            blocks = max(blocks, len(plain))
+            unsalted += sum(there(plain))
             if salt is not None:
                 with_salt = blocknames.names(tokens, *how, salt, *more)
-                found.salted = (found.salted or 0) + sum(prefixprobe.in_directory(with_salt, tier["path"]))
-        if not found.blocks:
-            found.problem = "%d tokens do not fill one block" % len(tokens)
+                salted = (salted or 0) + sum(there(with_salt))
+        if not blocks:
+            problem = "%d tokens do not fill one block" % len(tokens)
     except (blocknames.Unpredictable, OSError, ValueError, TypeError, fsio.UnsafePath) as error:
-        found.problem = str(error)
-    return found
+        problem = str(error)
+    return Canary(number, blocks, unsalted, salted, problem)
 
 
 def _salt(path: Any) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from . import judge_names
 from .judge import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Verdict
 
 # An answer may be that old, so that none of an earlier run is taken for one of today.
@@ -24,6 +25,12 @@ def bucket_expires(tier: Mapping[str, Any], answers: Mapping[str, Any] | None, n
     if answers is None:
         message = "this run asked no bucket: the playbooks audit and harden do, from kv_bucket_host"
         return Verdict(NOT_APPLICABLE, message, {})
+    doubt = why_not(tier, answers, now)
+    return doubt if doubt is not None else _judged(answers[tier["name"]])
+
+
+def why_not(tier: Mapping[str, Any], answers: Mapping[str, Any], now: float) -> Verdict | None:
+    """Why the answer about a tier's bucket cannot be believed, None if it can."""
     answer = answers.get(tier["name"])
     if not isinstance(answer, Mapping):
         return Verdict(UNKNOWN, "nobody asked the bucket", {}, _AGAIN)
@@ -39,7 +46,14 @@ def bucket_expires(tier: Mapping[str, Any], answers: Mapping[str, Any] | None, n
     if age is None or abs(age) > MAX_AGE:
         shown = "has no time" if age is None else f"is {round(age / 60)} minutes old"
         return Verdict(UNKNOWN, f"the answer {shown}", {}, _AGAIN + "; set the clocks (NTP) of both hosts")
-    return _judged(answer)
+    return None
+
+
+def names_tell_nothing(tier: Mapping[str, Any], answers: Mapping[str, Any] | None, now: float) -> Verdict | None:
+    """KV-10 of the bucket, None where no canary prompt of it is known."""
+    if answers is None or why_not(tier, answers, now) is not None:
+        return None
+    return judge_names.in_bucket(answers[tier["name"]])
 
 
 def _judged(answer: Mapping[str, Any]) -> Verdict:

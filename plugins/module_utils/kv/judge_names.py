@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from . import offload_table as table
 from .datamap import Tier
-from .evidence_names import CANARIES, STORES, Names
+from .evidence_names import CANARIES, STORES, Canary, Names
 from .evidence_tier import Evidence
-from .judge import NOT_APPLICABLE, Parts, Verdict
+from .judge import NOT_APPLICABLE, UNKNOWN, Parts, Verdict
 
 _SEND = "send a canary prompt through the gateway and write it, with its tenant's salt_file, into " + CANARIES
 
@@ -52,14 +54,36 @@ def names_tell_nothing(tier: Tier, names: Names) -> Verdict:
         parts.unknown(names.problem, "mend the file")
     elif not names.canaries:
         parts.unknown("no canary prompt is known, so nothing was probed", _SEND)
-    for canary in names.canaries:
+    _judge_canaries(names.canaries, parts)
+    return parts.verdict("%d canaries are found with their salt only" % len(names.canaries), facts)
+
+
+def _judge_canaries(canaries: Sequence[Canary], parts: Parts) -> None:
+    for canary in canaries:
         label = "canary %d" % canary.number
         if canary.unsalted:
             line = "%s: %d of its blocks are found without any salt" % (label, canary.unsalted)
             parts.fail(line, "let clients reach the engine through the gateway only, then purge the tier")
         elif canary.problem:
-            parts.unknown(f"{label}: {canary.problem}", "mend its entry in " + CANARIES)
+            parts.unknown(f"{label}: {canary.problem}", "mend its entry in the file of canaries")
         elif not canary.salted:
             # A canary that nobody sent is never found: its absence proves nothing.
             parts.unknown(label + ": not found with its tenant's salt either, so it may never have been sent", _SEND)
-    return parts.verdict("%d canaries are found with their salt only" % len(names.canaries), facts)
+
+
+def in_bucket(answer: Mapping[str, Any]) -> Verdict | None:
+    """KV-10 of a bucket, from what bucket_lifecycle_info found of canaries in its listing; None: it knew of none.
+
+    Who can reach the engine is judged on the engine's host, where it has a tier with files or runs for this one.
+    """
+    given = answer.get("canaries")
+    if not isinstance(given, list) or not given:
+        return None
+    parts = Parts()
+    try:
+        canaries = [Canary(**one) for one in given]
+        _judge_canaries(canaries, parts)
+    except TypeError:
+        return Verdict(UNKNOWN, "the canaries are none of bucket_lifecycle_info's", {}, "run the playbook audit")
+    facts = {"canaries": [asdict(one) for one in canaries]}
+    return parts.verdict("%d canaries are found in the bucket with their salt only" % len(canaries), facts)

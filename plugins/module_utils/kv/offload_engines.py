@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .datamap import Tier
 from .mapkeys import is_loopback
+from .offload_keys import KeyFile, option
 from .units import has_own_volume
 
 CODES = {
@@ -29,24 +31,23 @@ class Settings(NamedTuple):
     warnings: list[str]
 
 
-def option(words: Sequence[str], *names: str) -> str | None:
-    """The last value of an option in a command line; "" if it stands there without one."""
-    found = None
-    for number, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name in names:
-            following = words[number + 1] if number + 1 < len(words) else ""
-            found = value if equals else "" if following.startswith("-") else following
-    return found
-
-
+_NO_FILES: Mapping[str, KeyFile] = {}
 # Where each option was read: llama.cpp b11434 common/arg.cpp; SGLang 0.5.23 srt/server_args.py and srt/environ.py;
 # LMCache 0.5.6 v1/config.py and v1/storage_backend/connector/__init__.py.
 
 
-def llamacpp(tier: Tier, words: Sequence[str]) -> Settings:
+def _unusable(files: Mapping[str, KeyFile]) -> list[tuple[str, str, str]]:
+    remedy = "name a file that exists by its full path, 0640, of root and the engine's group"
+    return [
+        ("inline-credentials", f"the file of {name}: {one.problem}", remedy)
+        for name, one in sorted(files.items())
+        if one.problem
+    ]
+
+
+def llamacpp(tier: Tier, words: Sequence[str], files: Mapping[str, KeyFile] = _NO_FILES) -> Settings:
     """Slot files of llama-server."""
-    refusals = []
+    refusals = _unusable(files)
     if option(words, "--api-key") is not None:
         remedy = "put the key into a file that only the account can read, and use --api-key-file"
         refusals.append(("inline-credentials", "--api-key shows in the list of processes", remedy))
@@ -70,9 +71,9 @@ def llamacpp(tier: Tier, words: Sequence[str]) -> Settings:
     return Settings(arguments, {}, refusals, warnings)
 
 
-def sglang(tier: Tier, words: Sequence[str]) -> Settings:
+def sglang(tier: Tier, words: Sequence[str], files: Mapping[str, KeyFile] = _NO_FILES) -> Settings:
     """HiCache on files, backend `file` or `nixl`."""
-    refusals = _sglang_refusals(tier, words)
+    refusals = _unusable(files) + _sglang_refusals(tier, words, files)
     if tier["store"] == "sglang_nixl":
         return Settings([], {"SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR": tier["path"]}, refusals, [])
     environment = {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": tier["path"]}
@@ -81,7 +82,7 @@ def sglang(tier: Tier, words: Sequence[str]) -> Settings:
     return Settings([], environment, refusals, [])
 
 
-def _sglang_refusals(tier: Tier, words: Sequence[str]) -> list[tuple[str, str, str]]:
+def _sglang_refusals(tier: Tier, words: Sequence[str], files: Mapping[str, KeyFile]) -> list[tuple[str, str, str]]:
     found = []
     backend = option(words, "--hicache-storage-backend")
     if backend == "dynamic":
@@ -97,14 +98,13 @@ def _sglang_refusals(tier: Tier, words: Sequence[str]) -> list[tuple[str, str, s
         if option(words, name) is not None:
             remedy = f"move {name[2:]} to a file that only the account can read, and use --config"
             found.append(("inline-credentials", f"{name} shows in the list of processes", remedy))
-    named = option(words, "--admin-api-key", "--api-key", "--config")
-    if named is None:
+    if option(words, "--admin-api-key", "--api-key") is None and not any(one.key for one in files.values()):
         reason = "its clear endpoint removes every file of the directory and asks for no key if none is configured"
         found.append(("open-admin", reason, "give an admin-api-key in the file that --config names"))
     return found
 
 
-def lmcache(tier: Tier, words: Sequence[str]) -> Settings:
+def lmcache(tier: Tier, words: Sequence[str], _files: Mapping[str, KeyFile] = _NO_FILES) -> Settings:
     """LMCache inside an engine: LocalDisk or the fs:// remote. Its own variables win over its file."""
     environment = {
         "LMCACHE_INTERNAL_API_SERVER_HOST": "127.0.0.1",
@@ -120,15 +120,32 @@ def lmcache(tier: Tier, words: Sequence[str]) -> Settings:
             refusals.append(("other-place", reason, "give the tier max_bytes"))
         else:
             environment["LMCACHE_MAX_LOCAL_DISK_SIZE"] = "%g" % (tier["max_bytes"] / (1 << 30))
-    for name in ("--run-script-api-enabled", "--host", "--http-host"):
-        value = option(words, name)
-        if name == "--run-script-api-enabled" and value is not None:
-            refusals.append(("open-admin", "/run_script runs what it is sent", f"take {name} out of the unit"))
+    if option(words, "--run-script-api-enabled") is not None:
+        remedy = "take --run-script-api-enabled out of the unit"
+        refusals.append(("open-admin", "/run_script runs what it is sent", remedy))
     warnings = []
+    if _is_lmcache_server(words):
+        given = {name: option(words, name) for name in ("--host", "--http-host")}
+        if os.path.basename(words[0]) == "lmcache_server" and len(words) > 1 and not words[1].startswith("-"):
+            given["--host"] = words[1]
+        for name, address in given.items():
+            if address is not None and not is_loopback(address):
+                reason = f"{name}: it answers other machines, and its endpoints ask for no key"
+                refusals.append(("open-admin", reason, f"write {name} 127.0.0.1"))
+    else:
+        text = "tier {}: LMCache inside the engine drops cache_salt: one engine and one directory for each tenant"
+        warnings.append(text.format(tier["name"]))
     if tier["store"] == "lmcache_disk":
         text = "tier {}: LocalDisk keeps an index in memory; its blocks expire only while the engine is stopped"
         warnings.append(text.format(tier["name"]))
     return Settings([], environment, refusals, warnings)
+
+
+def _is_lmcache_server(words: Sequence[str]) -> bool:
+    """Is that LMCache's own server, whose --host is its own?"""
+    return any(os.path.basename(word) in ("lmcache", "lmcache_server") for word in words[:2]) or any(
+        word == "-m" and following.partition(".")[0] == "lmcache" for word, following in zip(words, words[1:])
+    )
 
 
 ENGINES = {

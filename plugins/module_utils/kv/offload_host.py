@@ -11,22 +11,36 @@ import contextlib
 import glob
 import json
 import os
+import re
 import stat
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from . import discovery, fsio, offload_engines, offload_images, offload_render, system, units
+from . import (
+    discovery,
+    fsio,
+    offload_engines,
+    offload_found,
+    offload_images,
+    offload_keys,
+    offload_render,
+    system,
+    tiers_files,
+    units,
+)
 from . import offload_units as text
 from .datamap import Document, Problem, Tier
 from .mapkeys import show
+from .offload_model import Told
 from .offload_plan import Entry, parse
 from .stores import ENGINES
 from .system import Account, HostError
 
 RECORD = "/etc/llmhost/engines.json"
 # What a unit's own command may not have beside our file: arguments win over it.
+_SEED = re.compile("PYTHONHASHSEED", re.ASCII)
 _BLOCKED = ("--config", "--kv-transfer-config", "--kv-events-config", "--kv-offloading-size")
 
 
@@ -68,6 +82,16 @@ class Facts(NamedTuple):
     command: str | None
     problem: str | None
     installed: discovery.Installed
+    seed: str | None = None  # PYTHONHASHSEED of the unit
+
+    def words(self, entry: Entry) -> list[str]:
+        """The words that start the engine, without what is added here; none if they cannot be split."""
+        if self.command is None:
+            return list(entry.command)
+        try:
+            return text.words_of(self.command)
+        except ValueError:
+            return []
 
 
 def _is_ours(data: bytes | None) -> bool:
@@ -82,13 +106,15 @@ def _unit_text(unit: str) -> str | None:
 
 def facts(entry: Entry) -> Facts:
     """What the host says about an engine (read-only)."""
-    command, problem = None, None
+    command, problem, seed = None, None, None
     program = entry.command[0] if entry.command else None
     if entry.target == "systemd":
         own = os.path.join(units.UNIT_DIR, entry.unit)
         there = _unit_text(entry.unit)
         if there is not None and not _is_ours(system.read_file(own)):
-            commands = text.command_of(there, [text.drop_in_path(entry.unit)])
+            theirs = text.without(there, [text.drop_in_path(entry.unit)])
+            commands = text.command_of(theirs)
+            seed = tiers_files.environment_of(theirs, _SEED).get("PYTHONHASHSEED")
             if len(commands) == 1:
                 command = commands[0]
                 with contextlib.suppress(ValueError, IndexError):
@@ -104,7 +130,7 @@ def facts(entry: Entry) -> Facts:
         found = discovery.Installed(None, None, "not looked for")
     else:
         found = discovery.installed(program, engine)
-    return Facts(command, problem, found)
+    return Facts(command, problem, found, seed)
 
 
 @dataclass
@@ -165,6 +191,10 @@ def make(entry: Entry, document: Document, found: Facts) -> Made:
     if entry.version and found.installed.version and entry.version != found.installed.version:
         reason = f"version {entry.version} is given, {found.installed.version} is installed ({found.installed.source})"
         made.problems.append(Problem(host, entry.name, "version", reason, "leave version out, or install that one"))
+    given, there = offload_render.python_of(entry.python), offload_render.python_of(found.installed.python)
+    if given and there and given != there:
+        reason = f"Python {entry.python} is given, {found.installed.python} starts the engine"
+        made.problems.append(Problem(host, entry.name, "python", reason, "leave python out"))
     if entry.engine == "vllm":
         _vllm(entry, document, found, made)
     else:
@@ -177,7 +207,9 @@ def _vllm(entry: Entry, document: Document, found: Facts, made: Made) -> None:
     # First, since a release cannot be found behind a shell.
     if entry.target == "systemd" and _in_the_way(entry, found, made, host, _BLOCKED):
         return
-    rendered = offload_render.render(entry.settings, document, made.version, made.python)
+    command = offload_found.settings_of(found.words(entry))
+    told = Told(command.model, command.hash_algorithm, found.seed)
+    rendered = offload_render.render(entry.settings, document, made.version, made.python, told)
     named = [problem._replace(tier=entry.name) if problem.tier == "-" else problem for problem in rendered.problems]
     made.problems += named
     if rendered.problems:
@@ -295,11 +327,8 @@ def _other(entry: Entry, document: Document, found: Facts, made: Made) -> None:
         reason = f"{show(entry.tier, 40)} is no present tier of store {' or '.join(stores)}"
         made.problems.append(Problem(host, entry.name, "tier", reason, "name one of llmhost_tiers"))
         return
-    words: list[str] = list(entry.command)
-    if found.command is not None:
-        with contextlib.suppress(ValueError):
-            words = text.words_of(found.command)
-    settings = settings_of(tier, words)
+    words = found.words(entry)
+    settings = settings_of(tier, words, offload_keys.files_of(words, entry.engine))
     for code, reason, remedy in settings.refusals:
         made.problems.append(Problem(host, tier["name"], entry.unit, f"[{code}] {reason}", remedy))
     made.warnings += settings.warnings

@@ -104,8 +104,10 @@ class _Judge:
             self.fail("value", label, f"{show(value, 30)} is not allowed", f"choose one of {choices}", tier)
 
     def module(self, value: Any, label: str, tier: str = "-") -> None:
-        """A module that the engine would import by that name."""
+        """A module that the engine would import by that name. Whoever declares an llm-d tier wants llm-d's."""
         if value is None or value in self.engine.allow_modules:
+            return
+        if value == _LLMD_MODULE and any(one["store"] == "llmd_fs" for one in self.engine.tiers or ()):
             return
         reason = f"the engine imports {show(value, 60)} and runs what it finds there"
         self.fail("outside-import", label, reason, "leave it out, or name the module in allow_modules", tier)

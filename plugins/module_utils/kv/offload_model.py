@@ -40,6 +40,15 @@ class Engine:
     allow_modules: tuple[str, ...] = ()
 
 
+class Told(NamedTuple):
+    """What a command line and its unit say of how an engine names its blocks."""
+
+    model: str | None = None
+    hash_algorithm: str | None = None
+    hash_seed: str | None = None
+
+
+NOTHING_TOLD = Told()
 # What each code refuses; docs/engine-settings.md is held against it.
 CODES = {
     "unknown-version": "a release whose settings were not read: newer, older, a pre-release, a fork",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from . import offload_judge, offload_table
 from .datamap import Document, Problem, Tier
 from .mapkeys import key_text, parse_size, plain, show, unknown_key_fix
-from .offload_model import Engine, Finding
+from .offload_model import NOTHING_TOLD, Engine, Finding, Told
 
 # Store of the data map -> the tier type that renders it.
 _TYPES = {"vllm_fs": "fs", "vllm_obj": "obj", "vllm_p2p": "p2p", "kvcr": "kvcr"}
@@ -147,10 +147,11 @@ def _size(settings: dict[str, Any], host: str) -> list[Problem]:
     return []
 
 
-def render(settings: Any, document: Document, version: Any, python: Any = None) -> Rendered:
+def render(settings: Any, document: Document, version: Any, python: Any = None, told: Told = NOTHING_TOLD) -> Rendered:
     """The engine's settings for these tiers and this release, and every reason not to use them.
 
     A reason that nobody can judge is a problem too: what is rendered is known to be safe, or is not rendered.
+    told: what the engine's own command and unit say beside the settings; a command wins over the settings' file.
     """
     host = document["host"]
     settings, problems = _shape(settings, host)
@@ -173,9 +174,9 @@ def render(settings: Any, document: Document, version: Any, python: Any = None) 
         version=version,
         python=python_of(python),
         tiers=document["tiers"],
-        model=settings.get("model"),
-        hash_algorithm=settings.get("prefix_caching_hash_algo"),
-        hash_seed=None if seed is None else str(seed),
+        model=settings.get("model") or told.model,
+        hash_algorithm=told.hash_algorithm or settings.get("prefix_caching_hash_algo"),
+        hash_seed=told.hash_seed if seed is None else str(seed),
         events=settings.get("kv_events"),
         prompt_only=settings.get("offload_prompt_only", True),
         several_tenants=settings.get("tenants", "several") == "several",
@@ -183,7 +184,7 @@ def render(settings: Any, document: Document, version: Any, python: Any = None) 
     )
     findings = offload_judge.judge(transfer, engine)
     problems += _environment(environment, host)
-    if seed is None and release and offload_table.within(offload_table.P2P_NEEDS_SEED, release):
+    if engine.hash_seed is None and release and offload_table.within(offload_table.P2P_NEEDS_SEED, release):
         for tier, _options in tiers:
             if tier["store"] == "vllm_p2p":
                 reason = f"[missing-key] a p2p tier of vLLM {release} does not start without PYTHONHASHSEED"

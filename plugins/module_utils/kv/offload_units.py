@@ -46,19 +46,28 @@ def assignment(name: str, value: str) -> str:
     return f'Environment="{text}"'
 
 
-def command_of(text: str, ignore: Sequence[str] = ()) -> list[str]:
-    """The ExecStart= lines in force in the output of `systemctl cat`, without those of the files in ignore."""
-    commands: list[str] = []
-    source, section = "", ""
-    joined = re.sub(r"\\\n", " ", text)
-    for line in joined.splitlines():
+def without(text: str, files: Sequence[str]) -> str:
+    """The output of `systemctl cat` without those files."""
+    kept, source = [], ""
+    for line in text.splitlines():
         if re.fullmatch(r"# /\S+", line):
-            source, section = line[2:], ""
-            continue
+            source = line[2:]
+        if source not in files:
+            kept.append(line)
+    return "\n".join(kept) + "\n"
+
+
+def command_of(text: str) -> list[str]:
+    """The ExecStart= lines in force in the output of `systemctl cat`."""
+    commands: list[str] = []
+    section = ""
+    for line in re.sub(r"\\\n", " ", text).splitlines():
         stripped = line.strip()
+        if re.fullmatch(r"# /\S+", line):
+            section = ""
         if stripped.startswith("[") and stripped.endswith("]"):
             section = stripped
-        if source in ignore or section != "[Service]" or not re.match(r"ExecStart\s*=", stripped):
+        if section != "[Service]" or not re.match(r"ExecStart\s*=", stripped):
             continue
         value = stripped.partition("=")[2].strip()
         commands = [*commands, value] if value else []
@@ -165,7 +174,8 @@ def quadlet(
     text += ["# podman sets the umask of the container; the unit's own would not reach it.", "PodmanArgs=--umask=0077"]
     text += ["PodmanArgs=--ulimit=core=0:0"]
     text += [f"Volume={volume}" for volume in volumes]
-    text += [assignment(key, value) for key, value in sorted(environment.items())]
+    # podman's generator puts them into ExecStart=, where systemd would put in variables of its own.
+    text += [assignment(key, value.replace("$", "$$")) for key, value in sorted(environment.items())]
     text += ["Exec=" + " ".join(map(quote, command)), "", "[Service]", "Restart=on-failure"]
     text += ["", "[Install]", "WantedBy=multi-user.target"]
     return "\n".join(text) + "\n"

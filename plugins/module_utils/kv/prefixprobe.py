@@ -27,7 +27,18 @@ _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 def in_keys(wanted: Sequence[str], keys: Iterable[str]) -> list[bool]:
     """Which of the wanted names stand in a listing of paths or object keys."""
-    there = {block for block in map(block_of_key, keys) if block}
+    return in_names(wanted, map(block_of_key, keys))
+
+
+def in_names(wanted: Sequence[str], names: Iterable[str | None]) -> list[bool]:
+    """Which of the wanted names stand in others, of which no more is read than needed."""
+    missing, there = set(wanted), set()
+    for name in names:
+        if name in missing:
+            missing.discard(name)
+            there.add(name)
+            if not missing:
+                break
     return [name in there for name in wanted]
 
 

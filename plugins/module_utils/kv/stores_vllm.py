@@ -85,7 +85,7 @@ STORES = (
             Danger(
                 "the compiled writer (0.27.0 and later) loses a reference to None per call: "
                 "Python 3.12 or newer is needed",
-                "observed with 0.28.0, 0.29.0 and 0.31.0 on CPython 3.11",
+                "observed with every release from 0.27.0 to 0.33.0 on CPython 3.11",
             ),
         ),
     ),

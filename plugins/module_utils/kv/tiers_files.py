@@ -104,18 +104,24 @@ def _split(text: str) -> list[str]:
         return []
 
 
-def _environment(values: Mapping[str, list[str]], root: str) -> dict[str, str]:
+def environment_of(text: str, wanted: re.Pattern[str]) -> dict[str, str]:
+    """The variables of those names that a unit sets."""
+    return _environment(_values(text, "Service"), "", wanted)
+
+
+def _environment(values: Mapping[str, list[str]], root: str, wanted: re.Pattern[str] = ENVIRONMENT) -> dict[str, str]:
     """Variables that matter, those of files last as systemd takes them."""
-    found = _assigned(word for line in values.get("Environment", []) for word in _split(line))
+    found = _assigned((word for line in values.get("Environment", []) for word in _split(line)), wanted)
     for line in values.get("EnvironmentFile", []):
         text = text_of(line.lstrip("-"), root) or ""
-        found.update(_assigned(word for row in text.splitlines() if row[:1] not in "#;" for word in _split(row)))
+        rows = (row for row in text.splitlines() if row[:1] not in "#;")
+        found.update(_assigned((word for row in rows for word in _split(row)), wanted))
     return found
 
 
-def _assigned(words: Any) -> dict[str, str]:
+def _assigned(words: Any, wanted: re.Pattern[str] = ENVIRONMENT) -> dict[str, str]:
     pairs = (str(word).partition("=")[::2] for word in words)
-    return {name: value for name, value in pairs if ENVIRONMENT.fullmatch(name)}
+    return {name: value for name, value in pairs if wanted.fullmatch(name)}
 
 
 def _units(root: str) -> Iterator[Source]:

@@ -9,7 +9,7 @@ import os
 import time
 from typing import Any
 
-from . import document, errors, evidence, findings, judge, merge, options, sweep_state
+from . import document, errors, evidence, findings, judge, merge, options, probe, sweep_state
 from .client import Bucket
 from .errors import S3Error
 from .judge import Verdict
@@ -47,7 +47,17 @@ def look(params: dict[str, Any]) -> dict[str, Any]:
             for name in ("versioning", "lock_days", "destinations", "public", "encrypted", "server")
         },
         "proof": found.proof.result() if found.proof is not None else {},
+        "canaries": _canaries(params, bucket, keys),
     }
+
+
+def _canaries(params: dict[str, Any], bucket: Bucket, keys: Keys) -> list[dict[str, Any]]:
+    """What the bucket shows of canary prompts."""
+    if params["canaries_file"] is None or keys.shape is None:
+        return []
+    named = params["tier"] or ""
+    tiers = tuple({named, named.rpartition("/")[2]})
+    return probe.canaries(bucket, keys, tiers, params["canaries_file"], params["max_seconds"])
 
 
 def _sweeper(params: dict[str, Any], bucket: Bucket, keys: Keys) -> dict[str, Any] | None:
@@ -98,4 +108,5 @@ def _nothing_known(params: dict[str, Any], error: S3Error) -> dict[str, Any]:
         "rules": [],
         "bucket": {},
         "proof": {},
+        "canaries": [],
     }
