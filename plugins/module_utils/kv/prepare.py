@@ -14,7 +14,7 @@ import stat
 import struct
 import subprocess
 
-from . import account, fsio, mounts
+from . import account, datamap, fsio, mounts
 from .datamap import Tier
 from .stores import CACHEDIR_TAG, COMMON_DIRS
 
@@ -29,7 +29,7 @@ CLOSED_ACL = struct.pack("<I", 2) + b"".join(
 )
 
 
-class Refused(Exception):
+class Refused(datamap.Refused):
     """A tier that must not be prepared; the text says why and what to do."""
 
 
