@@ -3,11 +3,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Expiry passes against their peers, on the same tree in the same run: prints ratios, judges nothing.
 
-    benchmarks/expire.py [--blocks 100000 1000000] [--runs 3] [--parts warm cold steady delete] [--dir DIRECTORY]
+    benchmarks/expire.py [--blocks 100000 1000000] [--runs 3] [--parts warm cold steady delete]
+                         [--dir DIRECTORY] [--keep]
 
-Peers: find -delete, bfs, fd, systemd-tmpfiles. All take turns, so that a busy machine is busy for each of them; a
-figure is the median of its runs, a ratio is find's median divided by it. Needs bfs and fd-find (Debian); figures with a
-cold cache need root.
+Peers: find -delete, bfs, fd, systemd-tmpfiles. Ours is a program that is packed and started as kvtier is. All take
+turns, so that a busy machine is busy for each of them; a figure is the median of its runs, a ratio is find's median
+divided by it. Needs bfs and fd-find (Debian); figures with a cold cache need root.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 
 import tree
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, discovery, expiry
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import program
 
 RETENTION_MINUTES = 1440
 DAY = 86400
@@ -35,32 +36,40 @@ PERCENTS = (10, 100)
 PARTS = ["warm", "cold", "steady", "delete"]
 
 
-def tier_over(root: str) -> datamap.Tier:
-    """A tier over the tree; it belongs to whoever measures."""
-    raw = {"name": "bench", "store": "vllm_fs", "path": "/var/lib/bench", "owner": "bench"}
-    tier = datamap.normalise([{**raw, "services": ["bench.service"]}], "bench", RETENTION_MINUTES)["tiers"][0]
-    return {**tier, "path": root, "owner": os.getuid()}
+# What `kvtier expire` does once it is the tier's account, over a tree that no data map would take.
+PASS = b"""import os, resource, sys
+import kv.cli
+from kv import datamap, discovery, expiry
 
-
-def one_pass(base: Path, workers: int, full: bool) -> None:
-    """A pass of ours, as its own process: what `kvtier expire` does once it is the tier's account."""
-    discovery.engines = lambda *_: []
-    result = expiry.expire(tier_over(str(base / "tree")), state_root=str(base / "state"), workers=workers, full=full)
-    if result["exit"] != expiry.OK:
-        raise SystemExit(f"our own pass failed: {result['messages']}")
+root, state, workers, full = sys.argv[1:]
+discovery.engines = lambda *_: []
+raw = {"name": "bench", "store": "vllm_fs", "path": "/var/lib/bench", "owner": "bench", "services": ["bench.service"]}
+tier = datamap.normalise([raw], "bench", %d)["tiers"][0]
+tier.update(path=root, owner=os.getuid())
+result = expiry.expire(tier, state_root=state, workers=int(workers), full=full == "full")
+if result["exit"] != expiry.OK:
+    sys.exit("our own pass failed: %%s" %% result["messages"])
+with open("/proc/self/status") as lines:
+    peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+print(result["dirs"], max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))
+"""
 
 
 class Bench:
     """One tree and what was measured on it."""
 
-    def __init__(self, base: Path, blocks: int, runs: int) -> None:
-        self.base, self.blocks, self.runs = base, blocks, runs
+    def __init__(self, base: Path, blocks: int, runs: int, keep: bool) -> None:
+        self.base, self.blocks, self.runs, self.keep = base, blocks, runs, keep
         self.root = str(base / "tree")
         self.rows: list[tuple[str, str, float, float]] = []
-        self.memory: dict[str, int] = {}
+        self.memory: dict[str, tuple[int, int]] = {}
+        sources = {f"kv/{name}.py": source for name, source in program.sources().items()}
+        self.program = base / "pass"
+        self.program.write_bytes(program.pack({**sources, "__main__.py": PASS % RETENTION_MINUTES}, program.SHEBANG))
 
     def ours(self, workers: int, full: bool) -> list[str]:
-        return [sys.executable, __file__, "--pass", str(self.base), str(workers), str(int(full))]
+        state, mode = str(self.base / "state"), "full" if full else "steady"
+        return [sys.executable, "-IS", str(self.program), self.root, state, str(workers), mode]
 
     def peers(self) -> dict[str, list[str]]:
         """Commands that delete what is older than the retention."""
@@ -81,24 +90,22 @@ class Bench:
 
     def make(self, old: float) -> None:
         """The tree again, the share `old` of its blocks past their retention, and no memory of the one before."""
-        tree.make(self.root, self.blocks, old, 2 * DAY, 3600)
+        if not (self.keep and os.path.isdir(self.root)):
+            tree.make(self.root, self.blocks, old, 2 * DAY, 3600)
         shutil.rmtree(self.base / "state", ignore_errors=True)
         (self.base / "state" / "bench").mkdir(mode=0o700, parents=True)
         time.sleep(2.1)  # what the index believes is older than two seconds
 
     def timed(self, name: str, command: list[str]) -> float:
         """Seconds that a command takes; it must end well."""
-        # kvtier carries its bytecode, so ours is kept here too.
-        environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(self.base / "bytecode")}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         began = time.monotonic()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
-        _pid, status, usage = os.wait4(process.pid, 0)
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
         seconds = time.monotonic() - began
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
-        self.memory[name] = max(self.memory.get(name, 0), usage.ru_maxrss)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)} ended with {done.returncode}")
+        if done.stdout:
+            directories, peak = map(int, done.stdout.split())
+            self.memory[name] = (directories, max(peak, self.memory.get(name, (0, 0))[1]))
         return seconds
 
     def compare(self, what: str, commands: dict[str, list[str]], before: Callable[[], None] | None = None) -> None:
@@ -160,25 +167,26 @@ def drop_caches() -> None:
 
 def main() -> None:
     """Measure, and print a Markdown table."""
-    if sys.argv[1:2] == ["--pass"]:
-        one_pass(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1")
-        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="cold: as root; delete: slow")
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp/llmhost-bench"))
+    parser.add_argument("--keep", action="store_true", help="take the tree that is in DIR, and leave it there")
     options = parser.parse_args()
+    if options.keep and ("delete" in options.parts or len(options.blocks) > 1):
+        parser.error("--keep is for one tree, of which nothing is deleted")
     table = []
     try:
         for blocks in options.blocks:
             options.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            bench = Bench(options.dir, blocks, options.runs)
+            bench = Bench(options.dir, blocks, options.runs, options.keep)
             bench.run(options.parts)
             table += [(f"{blocks:,}", *row) for row in bench.rows]
-            print("memory at most, KiB:", bench.memory, flush=True)
+            print("directories in the end, and KiB of the largest process:", bench.memory, flush=True)
     finally:
-        shutil.rmtree(options.dir, ignore_errors=True)
+        if not options.keep:
+            shutil.rmtree(options.dir, ignore_errors=True)
     with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
         model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
     print(

@@ -281,7 +281,7 @@ def test_status_says_how_a_tier_stands_and_what_to_do(host, capsys, monkeypatch)
     assert code == 0 and "ok  tier0: 1 blocks, 0 MiB, oldest 2 min of 60 min allowed, expired" in line
     late = time.time() + 601
     with monkeypatch.context() as patch:
-        patch.setattr(cli.time, "time", lambda: late)
+        patch.setattr(time, "time", lambda: late)
         code, line = status(host, capsys)
     assert code == 1 and "STALE" in line and "do: systemctl status cron" in line
     with monkeypatch.context() as patch:

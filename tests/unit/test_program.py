@@ -46,7 +46,7 @@ def test_kvtier_lacks_nothing_that_it_imports() -> None:
 def test_kvtier_is_known_again_however_its_bytecode_was_written() -> None:
     built = program.build()
     assert program.is_current(built)
-    for wrong in (b"", built[:-40], built.replace(b"kv.cli", b"kv.clo"), built.replace(b"python3 -I", b"python3 -S")):
+    for wrong in (b"", built[:-40], built.replace(b"kv.cli", b"kv.clo"), built.replace(b"python3 -IS", b"python3 -SI")):
         assert not program.is_current(wrong)
 
 
@@ -99,7 +99,7 @@ def test_a_module_makes_the_same_kvtier_from_its_zip(tmp_path: Path) -> None:
 def test_kvtier_runs_isolated_and_alone(tmp_path: Path) -> None:
     kvtier = tmp_path / "kvtier"
     kvtier.write_bytes(program.build())
-    assert program.build().startswith(b"#!/usr/bin/python3 -I\n")
-    shown = subprocess.run([sys.executable, "-I", str(kvtier), "--help"], capture_output=True, text=True, check=False)
+    assert program.build().startswith(b"#!/usr/bin/python3 -IS\n")
+    shown = subprocess.run([sys.executable, "-IS", str(kvtier), "--help"], capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr
     assert "prepare" in shown.stdout

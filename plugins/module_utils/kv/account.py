@@ -8,7 +8,6 @@ import codecs
 import json
 import os
 import pwd
-import traceback
 from typing import Any, Callable
 
 # Python imports codecs when they are first used; by then the account may not be allowed to read them.
@@ -56,6 +55,8 @@ def as_owner(owner: str | int, work: Callable[[], Any]) -> Any:
             become(owner)
             answer = {"result": work()}
         except BaseException:
+            import traceback
+
             answer = {"error": traceback.format_exc(limit=3).strip().splitlines()[-1]}
         try:
             with os.fdopen(writer, "wb") as pipe:

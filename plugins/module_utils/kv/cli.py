@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""kvtier: what cron, systemd and a person call on the host. The same code as the modules."""
+"""kvtier: what cron, systemd and a person call on the host. The same code as the modules.
+
+cron starts it every few minutes for each tier: what only other commands need is imported where they begin.
+"""
 
 from __future__ import annotations
 
@@ -10,38 +13,16 @@ import json
 import os
 import sys
 import syslog
-import time
 from collections.abc import Sequence
 from typing import Any, Callable
 
-from . import (
-    account,
-    controls,
-    datamap,
-    expiry,
-    fsio,
-    history,
-    holders,
-    metrics,
-    mounts,
-    namespaces,
-    orphans,
-    prepare,
-    progress,
-    purge,
-    purgecmd,
-    standing,
-    state,
-    tiers_found,
-    walk,
-)
-from .datamap import Document, MapError, Tier
+from . import account, datamap, expiry, fsio, progress, purgecmd
+from .datamap import Document, MapError, Refused, Tier
+from .survey import printable
 from .workers import default_workers
 
 VERSION = "0.1.0"
-_FAILED_CONTROLS = 1
 MAX_LISTED = 1000
-WAIVERS = "/etc/llmhost/waivers.json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), expiry.USAGE)
     except KeyError as error:
         return _fail(str(error.args[0]), expiry.USAGE)
-    except (prepare.Refused, purge.Refused) as error:
+    except Refused as error:
         return _fail(str(error), expiry.REFUSED)
     except (OSError, RuntimeError, fsio.UnsafePath) as error:
         return _fail(f"{options.command}: {error}", expiry.ERRORS)
@@ -109,14 +90,16 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true")
     command.add_argument("--metrics", metavar="FILE", help="also write Prometheus text there")
     command.add_argument("--max-seconds", type=float, default=60, metavar="N", help="bound of all walks together")
-    command.add_argument("--waivers", default=WAIVERS, metavar="FILE", help="accepted findings (default %(default)s)")
+    command.add_argument(
+        "--waivers", default=datamap.WAIVERS, metavar="FILE", help="accepted findings (default %(default)s)"
+    )
     command.set_defaults(run=_audit)
 
     purgecmd.add(commands)
 
     command = commands.add_parser("history", help="what earlier audits of this host found (root)")
     command.add_argument("--on", metavar="YYYY-MM-DD", help="what was so on that day (UTC); default: today")
-    command.add_argument("--directory", default=history.DIRECTORY, help="where it is kept (default %(default)s)")
+    command.add_argument("--directory", default=datamap.AUDIT_ROOT, help="where it is kept (default %(default)s)")
     command.add_argument("--json", action="store_true")
     command.set_defaults(run=_history)
 
@@ -130,20 +113,10 @@ def _say(line: str) -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    for line in map(walk.printable, message.splitlines()):
+    for line in map(printable, message.splitlines()):
         syslog.syslog(syslog.LOG_ERR, line)
         sys.stderr.write(f"kvtier: {line}\n")
     return code
-
-
-def _prepare(document: Document, options: argparse.Namespace) -> int:
-    tier = datamap.tier_named(document, options.tier)
-    if not tier["path"]:
-        raise prepare.Refused(f"tier {tier['name']} has no directory")
-    for line in prepare.prepare(tier) or ["nothing to do"]:
-        syslog.syslog(syslog.LOG_INFO, f"prepare {tier['name']}: {line}")
-        _say(line)
-    return expiry.OK
 
 
 def _expire(document: Document, options: argparse.Namespace) -> int:
@@ -177,6 +150,8 @@ def _expire_one(tier: Tier, options: argparse.Namespace) -> dict[str, Any]:
 
     def work(stopped: Callable[[], str | None] | None = None) -> dict[str, Any]:
         if options.dead_namespaces:
+            from . import namespaces
+
             return namespaces.purge(tier, delete=not options.dry_run)
         listed: list[str] = []
         due = 0
@@ -209,6 +184,8 @@ def _expire_one(tier: Tier, options: argparse.Namespace) -> dict[str, Any]:
         if not options.stopped:
             result: dict[str, Any] = account.as_owner(tier["owner"], work)
         else:
+            from . import holders
+
             # Only root sees all processes, and the pass is not root: one process of ours stays root and looks for it.
             with holders.sentinel(tier) as stopped:
                 result = account.as_owner(tier["owner"], lambda: work(stopped))
@@ -247,101 +224,25 @@ def purge_summary(result: dict[str, Any]) -> str:
     return "; ".join([line, *each, *result["messages"][:3]])
 
 
+def _prepare(document: Document, options: argparse.Namespace) -> int:
+    from . import cli_audit
+
+    return cli_audit.prepare_tier(document, options)
+
+
 def _audit(document: Document, options: argparse.Namespace) -> int:
-    now = time.time()
-    # A map that is not this host's own is judged alone: it leaves no trace in the host's history.
-    own = options.map == datamap.PATH
-    past = history.read() if own else None
-    found = tiers_found.look() if own else None
-    waivers = _waivers(options.waivers)
-    result = controls.audit(document, now, waivers, options.max_seconds, options.map, past=past, found=found)
-    if own:
-        _remember(document, result)
-    if options.metrics:
-        runs = {tier["name"]: state.read_run(tier) for tier in datamap.file_tiers(document)}
-        try:
-            fsio.write_atomic(
-                options.metrics, metrics.render(result, runs, now, _space(document), _orphaned()).encode("utf-8"), 0o644
-            )
-        except OSError as error:
-            # Without node_exporter there is no directory for it; the audit itself must not be lost with that.
-            syslog.syslog(syslog.LOG_NOTICE, f"metrics not written to {options.metrics}: {error.strerror}")
-    syslog.syslog(
-        syslog.LOG_INFO if result["verdict"] == "pass" else syslog.LOG_WARNING,
-        "audit: {} ({})".format(
-            result["verdict"], ", ".join(f"{n} {k}" for k, n in sorted(result["counts"].items()) if n)
-        ),
-    )
-    if options.json:
-        _say(json.dumps(result, indent=2, sort_keys=True))
-    else:
-        for entry in result["results"]:
-            if entry["status"] not in ("pass", "not_applicable"):
-                _say(f"{entry['status']:8} {entry['control']} {entry['tier']}: {entry['message']}. {entry['remedy']}")
-        _say(f"verdict: {result['verdict']}")
-    return expiry.OK if result["verdict"] == "pass" else _FAILED_CONTROLS
+    from . import cli_audit
 
-
-def _space(document: Document) -> dict[str, tuple[int, int]]:
-    """Free bytes and size of the file system of each tier that is there."""
-    found = {}
-    for tier in datamap.file_tiers(document):
-        try:
-            with fsio.opened(tier["path"]) as fd:
-                if mounts.problem(tier, fd) is None:
-                    space = os.fstatvfs(fd)
-                    found[tier["name"]] = (space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize)
-        except (OSError, fsio.UnsafePath):
-            continue
-    return found
-
-
-def _orphaned() -> tuple[int, int] | None:
-    """How many files and bytes of shared memory nobody maps."""
-    found = orphans.find()
-    return None if found is None else (len(found), sum(one.size for one in found))
-
-
-def _waivers(path: str) -> list[Any]:
-    """The waivers of the host's file. One that cannot be read is a void waiver, which is a finding."""
-    try:
-        waivers = fsio.read_json(path, owner=0 if path == WAIVERS else None)
-    except FileNotFoundError:
-        return []
-    except (OSError, fsio.UnsafePath) as error:
-        return [{"reason": str(error)}]
-    return waivers if isinstance(waivers, list) else [{"reason": f"{path} is no list"}]
-
-
-def _remember(document: Document, result: dict[str, Any]) -> None:
-    """Append the audit to the host's history. An audit whose line cannot be written is told of, not lost."""
-    runs = {tier["name"]: state.read_run(tier) for tier in datamap.file_tiers(document)}
-    deleted = {name: run["expired"] for name, run in runs.items() if run is not None}
-    try:
-        history.append(history.line_of(result, deleted))
-    except (OSError, fsio.UnsafePath) as error:
-        syslog.syslog(syslog.LOG_ERR, f"the audit is not in the history: {error}")
-        sys.stderr.write(f"kvtier: the audit is not in the history: {error}\n")
+    return cli_audit.audit(document, options)
 
 
 def _history(document: Document, options: argparse.Namespace) -> int:
-    past = history.read(options.directory, owner=0 if options.directory == history.DIRECTORY else None)
-    day = options.on or time.strftime("%Y-%m-%d", time.gmtime())
-    try:
-        lines, good = history.told(past, day)
-        chosen = history.on(past.lines, day)
-    except ValueError:
-        raise KeyError(f"--on takes a day like 2027-03-03, not {walk.printable(day)}") from None
-    if options.json:
-        _say(json.dumps({"day": day, "audits": chosen, "problems": past.problems, "good": good}, sort_keys=True))
-    else:
-        for line in lines:
-            _say(line)
-    return expiry.OK if good else _FAILED_CONTROLS
+    from . import cli_audit
+
+    return cli_audit.tell_history(document, options)
 
 
 def _status(document: Document, options: argparse.Namespace) -> int:
-    found = standing.of_host(document, time.time())
-    for line in standing.render(document["host"], found):
-        _say(line)
-    return expiry.OK if all(one.good for one in found) else _FAILED_CONTROLS
+    from . import cli_audit
+
+    return cli_audit.status(document, options)

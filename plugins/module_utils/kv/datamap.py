@@ -31,6 +31,8 @@ from .stores import STORES
 SCHEMA = 1
 PATH = "/etc/llmhost/tiers.json"
 STATE_ROOT = LIB_ROOT + "/state"
+AUDIT_ROOT = LIB_ROOT + "/audit"
+WAIVERS = "/etc/llmhost/waivers.json"
 
 Tier = dict[str, Any]
 Document = dict[str, Any]
@@ -52,6 +54,10 @@ class Problem(NamedTuple):
     def __str__(self) -> str:
         where = f"tier {self.tier}, key {self.key}" if self.tier else self.key
         return f"host {self.host}, {where}: {self.reason}. Fix: {self.fix}."
+
+
+class Refused(Exception):
+    """Something that must not be done; the text says why and what to do."""
 
 
 class MapError(Exception):

@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import stat
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -240,6 +239,8 @@ def replace(dir_fd: int, name: str, data: bytes) -> None:
 
 def write_atomic(path: str, data: bytes, mode: int) -> None:
     """Replace path by a file with these bytes and this mode: readers see the old file or the new one, never a part."""
+    import tempfile  # dear to import, and a pass does not need it
+
     directory, name = os.path.split(path)
     fd, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=directory)
     try:

@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import fsio
-from .datamap import LIB_ROOT
+from .datamap import AUDIT_ROOT
 from .judge import FAIL, PASS, UNKNOWN, clean
 
-DIRECTORY = LIB_ROOT + "/audit"
+DIRECTORY = AUDIT_ROOT
 FILE, OLDER = "history.jsonl", "history.1.jsonl"
 SCHEMA = 1
 ROTATE_BYTES = 32 << 20

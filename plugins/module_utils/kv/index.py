@@ -13,6 +13,7 @@ On disk: one file per shard (a top directory and the first character below it): 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import struct
@@ -28,6 +29,7 @@ _MAGIC = b"llmhost-index 1\n"
 _HEADER = struct.Struct("<QQI")  # device of the tier, inode of the top directory, number of units
 _UNIT = struct.Struct("<HII")  # bytes of the unit's name, number of leaves, bytes of their names
 _LEAF = struct.Struct("<QqqIQdd")  # the fields of Leaf
+pack_leaf = _LEAF.pack
 _MAX_SHARD = 256 << 20
 
 
@@ -60,26 +62,42 @@ def settled_before(visited: int) -> int:
 
 def shard_name(top: str, below: str) -> str:
     """File of the unit top/below; a top directory's own name may be as long as a name can be."""
-    return f"{hashlib.sha256(os.fsencode(top)).hexdigest()[:16]}.{os.fsencode(below[:1]).hex()}"
+    return f"{_top_name(top)}.{os.fsencode(below[:1]).hex()}"
 
 
-def encode_unit(name: str, leaves: dict[str, Fields]) -> bytes:
-    """One unit of a shard."""
+@functools.lru_cache(maxsize=64)
+def _top_name(top: str) -> str:
+    return hashlib.sha256(os.fsencode(top)).hexdigest()[:16]
+
+
+def encode_unit(name: str, leaves: dict[str, bytes]) -> bytes:
+    """One unit of a shard, of leaves that pack_leaf() made."""
     unit, names = os.fsencode(name), os.fsencode(_SEPARATOR.join(leaves))
-    fields = b"".join([_LEAF.pack(*leaf) for leaf in leaves.values()])
-    return b"".join((_UNIT.pack(len(unit), len(leaves), len(names)), unit, names, fields))
+    return b"".join((_UNIT.pack(len(unit), len(leaves), len(names)), unit, names, *leaves.values()))
+
+
+def packed_leaves(data: bytes) -> dict[str, bytes]:
+    """Leaves by name of what encode_unit() made; empty if it is not that."""
+    keys, fields = _parts(data)
+    return {key: fields[place : place + _LEAF.size] for key, place in zip(keys, range(0, len(fields), _LEAF.size))}
 
 
 def decode_unit(data: bytes) -> dict[str, Fields]:
-    """Leaves by name of what encode_unit() made; empty if it is not that."""
+    """The same with the fields of Leaf."""
+    keys, fields = _parts(data)
+    return dict(zip(keys, _LEAF.iter_unpack(fields)))
+
+
+def _parts(data: bytes) -> tuple[list[str], bytes]:
+    """Names of the leaves of one unit, and their fields one after the other."""
     try:
         unit, count, names = _UNIT.unpack_from(data)
-        begin = _UNIT.size + unit
-        keys = os.fsdecode(data[begin : begin + names]).split(_SEPARATOR) if count else []
-        fields = list(_LEAF.iter_unpack(data[begin + names :]))
     except struct.error:
-        return {}
-    return dict(zip(keys, fields)) if len(keys) == len(fields) == count else {}
+        return [], b""
+    begin = _UNIT.size + unit
+    keys = os.fsdecode(data[begin : begin + names]).split(_SEPARATOR) if count else []
+    fields = data[begin + names :]
+    return (keys, fields) if len(keys) == count and len(fields) == count * _LEAF.size else ([], b"")
 
 
 def encode(device: int, top: int, units: dict[str, bytes]) -> bytes:

@@ -8,21 +8,31 @@ ended, and a leaf that holds anything but blocks as they should be is read each 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import time
 from typing import Any
 
 from .caps import CappedWalk
-from .index import Fields, Index, decode_unit, encode_unit, settled_before, shard_name
+from .index import Fields, Index, decode_unit, encode_unit, pack_leaf, packed_leaves, settled_before, shard_name
 from .stores import Dir
-from .survey import DONE, NS
-from .walk import SMALL, Unit
+from .survey import DONE, FUTURE_SLACK, NS
+from .walk import PLAIN_MASK, SMALL, Unit, age_slot
 from .workers import SharedWalk
 
 # mtimes are compared as fractions of seconds, which are not exact.
 _SLACK = 0.001
 # A shard is written again once so much of it has changed: what is not on record is read again, which is cheaper.
 _CHANGED_SHARE = 32
+# Looking first pays while no more than one leaf of so many has to be opened after all.
+_WORTH = 4
+# Of a directory that is closed to group and others.
+_DIR_MASK = 0o170077
+_NEVER = float("inf")
+_MANY_NAMES = 4096
+# Name and inode number of a directory's entry.
+Name = tuple[str, int]
 
 
 class IndexedWalk(SharedWalk):
@@ -38,8 +48,10 @@ class IndexedWalk(SharedWalk):
         self._old: dict[str, bytes] = {}
         self._new: dict[str, bytes] = {}
         self._changed = self._known = 0
-        self._read: dict[str, Fields] = {}
-        self._settled_before = 0
+        self._read: dict[str, bytes] = {}
+        self._settled_before = self._plain_read = 0
+        self._looks = True
+        self._leaf_names: set[str] = set()
 
     def _run_units(self, units: list[Unit]) -> None:
         for unit in units:
@@ -50,82 +62,218 @@ class IndexedWalk(SharedWalk):
             self.index.keep_only(set(self._present))
 
     def _run_share(self, units: list[Unit]) -> None:
+        here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             super()._run_share(units)
         finally:
             self._leave_shard()
+            with contextlib.suppress(OSError):
+                os.fchdir(here)
+            os.close(here)
 
     def _inside(self, fd: int, info: os.stat_result, level: Dir, path: str, reachable: bool) -> bool:
-        if self.index is None or path.count("/") != 1 or not level.dirs or any(below.dirs for below in level.dirs):
+        if self.index is None or not level.holds_leaves or path.count("/") != 1:
             return super()._inside(fd, info, level, path, reachable)
         top, unit = path.split("/")
         self._enter_shard(top, unit)
         return self._leaves(fd, info, unit, level, path, reachable)
 
     def _leaves(self, fd: int, info: os.stat_result, unit: str, level: Dir, path: str, reachable: bool) -> bool:
-        """All leaves of one unit: passed over where the index allows it, read otherwise. True if there is nothing."""
+        """All leaves of one unit: passed over, looked at or read, whichever is the least. True if there is nothing."""
         before = self._files_seen
         self._settled_before = settled_before(time.time_ns())
-        listed = self._listed(fd, info, level, path, reachable)
+        rest = listed = self._listed(fd, info, level, path, reachable)
         old_data = self._old.pop(unit, b"")
         known = {} if self.full else decode_unit(old_data)
-        passed: dict[str, Fields] = {}
-        unread: list[str] = []
+        passed: list[str] = []
         self._read = {}
-        device, owner_uid, look = info.st_dev, self.owner_uid, os.stat
-        limit = self.now - self.policy.retention + _SLACK
-        grace = int((self.now - self.policy.dir_grace + _SLACK) * NS)
-        blocks = size = loose = 0
-        oldest, newest = float("inf"), -float("inf")
-        for name in listed:
-            leaf = known.get(name)
-            if leaf is not None:
-                try:
-                    seen = look(name, dir_fd=fd, follow_symlinks=False)
-                except OSError:
-                    seen = info
-                if (
-                    leaf[0] == seen.st_ino
-                    and leaf[1] == seen.st_mtime_ns
-                    and leaf[2] == seen.st_ctime_ns
-                    and leaf[5] > limit
-                    and (leaf[3] or leaf[1] > grace)
-                    and seen.st_uid == owner_uid
-                    and seen.st_dev == device
-                ):
-                    passed[name] = leaf
-                    blocks += leaf[3]
-                    size += leaf[4]
-                    if seen.st_mode & 0o077:
-                        loose += 1
-                    if leaf[3]:
-                        if leaf[5] < oldest:
-                            oldest = leaf[5]
-                        if leaf[6] > newest:
-                            newest = leaf[6]
-                        self._pass_over(leaf)
-                    continue
-            unread.append(name)
-        self._below(fd, self._known_dirs(fd, unread, level, path, reachable), path, reachable)
+        # Names are looked up from here on from the open directory, whatever becomes of its own name.
+        os.fchdir(fd)
+        if known:
+            passed, rest = self._pass_over(listed, known, info.st_dev)
+        # What the caps delete depends on the counts, so they are made of what was opened.
+        if not rest:
+            unread = []
+        elif level.leaf is not None and self._looks and self._kept is None:
+            unread = self._look(rest, level.leaf, info.st_dev)
+        else:
+            unread = [name for name, _inode in rest]
+        looked = len(rest) - len(unread)
+        self._plain_read = 0
+        if unread:
+            self._below(fd, self._known_dirs(fd, unread, level, path, reachable), path, reachable)
+        if rest:
+            self._looks = (looked + self._plain_read) * _WORTH >= len(rest) * (_WORTH - 1)
+        self._keep(unit, old_data, passed, len(known))
+        return not listed and self._files_seen == before
+
+    def _pass_over(self, listed: list[Name], known: dict[str, Fields], device: int) -> tuple[list[str], list[Name]]:
+        """Count the leaves that are as they were and hold nothing that can have ended; their names, and the others."""
+        passed: list[str] = []
+        rest: list[Name] = []
+        get, look, owner_uid, ages, now, capped = (
+            known.get,
+            os.lstat,
+            self.owner_uid,
+            self._age_counts,
+            self.now,
+            self._capped,
+        )
+        limit = now - self.policy.retention + _SLACK
+        grace = int((now - self.policy.dir_grace + _SLACK) * NS)
+        blocks = size = loose = slot = 0
+        oldest, newest = _NEVER, -_NEVER
+        from_age = to_age = _NEVER
+        for named in listed:
+            leaf = get(named[0])
+            if leaf is None:
+                rest.append(named)
+                continue
+            inode, mtime, ctime, count, length, first, last = leaf
+            try:
+                seen = look(named[0])
+            except OSError:
+                rest.append(named)
+                continue
+            if not (
+                inode == seen.st_ino
+                and mtime == seen.st_mtime_ns
+                and ctime == seen.st_ctime_ns
+                and first > limit
+                and (count or mtime > grace)
+                and seen.st_uid == owner_uid
+                and seen.st_dev == device
+            ):
+                rest.append(named)
+                continue
+            passed.append(named[0])
+            if seen.st_mode & 0o077:
+                loose += 1
+            if not count:
+                continue
+            blocks += count
+            size += length
+            if first < oldest:
+                oldest = first
+            if last > newest:
+                newest = last
+            # Blocks that were not looked at count as old as the oldest of their leaf.
+            age = now - first
+            if not from_age <= age < to_age:
+                slot, from_age, to_age = age_slot(age)
+            ages[slot] += count
+            if capped:
+                counted = self._slots.setdefault(int(first * NS) // self._slot_width, [0, 0])
+                counted[0] += count
+                counted[1] += length
         self.found.dirs += len(passed)
         self.found.skipped += len(passed)
         self.found.loose_dirs += loose
         if blocks:
             self._count_blocks(blocks, size, oldest, newest)
-        self._keep(unit, old_data, passed, len(known))
-        return not listed and self._files_seen == before
+        return passed, rest
 
-    def _listed(self, fd: int, info: os.stat_result, level: Dir, path: str, reachable: bool) -> list[str]:
-        """Names of the leaves in one directory; of a small one all names: what is no leaf's is judged after that."""
-        if level.leaf is None or info.st_size > SMALL:
-            return [name for name, _below in self._scan(fd, level, path, reachable)]
+    def _look(self, listed: list[Name], level: Dir, device: int) -> list[str]:
+        """Count the leaves that hold nothing but closed blocks of ours that stay; names of those to be opened.
+
+        A leaf is looked at by its name, which is fewer calls than opening it. Nobody holds that name meanwhile, so all
+        that this can end in is "nothing to do here": whatever else there is, is judged again by the open directory.
+        Where another directory was listed in a leaf's place, the leaf's ctime has changed with its name, and what the
+        index says of it is never believed.
+        """
+        look, listdir, owner_uid, ages, now = os.lstat, os.listdir, self.owner_uid, self._age_counts, self.now
+        is_leaf, is_block, pause = level.pattern.fullmatch, level.plain_block, self.pause
+        low, high = now - self.policy.retention, now + FUTURE_SLACK
+        unread: list[str] = []
+        dirs = entries = blocks = size = slot = 0
+        oldest, newest = _NEVER, -_NEVER
+        from_age = to_age = _NEVER
+        read, settled = self._read, self._settled_before
+        # The same few names come back in each unit.
+        leaf_names = self._leaf_names
+        if len(leaf_names) > _MANY_NAMES:
+            leaf_names.clear()
         try:
-            names = os.listdir(fd)
+            for name, inode in listed:
+                try:
+                    info = look(name)
+                    # Below a mount the name has another inode than its entry.
+                    if (
+                        info.st_mode & _DIR_MASK != stat.S_IFDIR
+                        or info.st_ino != inode
+                        or info.st_uid != owner_uid
+                        or info.st_dev != device
+                        or info.st_size > SMALL
+                        or (name not in leaf_names and not is_leaf(name))
+                    ):
+                        unread.append(name)
+                        continue
+                    files = listdir(name)
+                    length = 0
+                    mtimes = []
+                    for file in files:
+                        if not is_block(file):
+                            break
+                        seen = look(f"{name}/{file}")
+                        if seen.st_mode & PLAIN_MASK != stat.S_IFREG or seen.st_uid != owner_uid or seen.st_nlink != 1:
+                            break
+                        mtimes.append(seen.st_mtime)
+                        length += seen.st_size
+                    count = len(files)
+                    if len(mtimes) != count:
+                        unread.append(name)
+                        continue
+                except OSError:
+                    unread.append(name)
+                    continue
+                if count:
+                    first, last = (mtimes[0], mtimes[0]) if count == 1 else (min(mtimes), max(mtimes))
+                    if first <= low or last > high:
+                        unread.append(name)
+                        continue
+                    blocks += count
+                    size += length
+                    if first < oldest:
+                        oldest = first
+                    if last > newest:
+                        newest = last
+                    if from_age <= now - last and now - first < to_age:
+                        ages[slot] += count
+                    else:
+                        for mtime in mtimes:
+                            slot, from_age, to_age = age_slot(now - mtime)
+                            ages[slot] += 1
+                elif level.prune and self._aged(info):
+                    unread.append(name)
+                    continue
+                else:
+                    first, last = _NEVER, -_NEVER
+                leaf_names.add(name)
+                dirs += 1
+                entries += count
+                if info.st_ctime_ns < settled:
+                    read[name] = pack_leaf(inode, info.st_mtime_ns, info.st_ctime_ns, count, length, first, last)
+                if pause is not None:
+                    pause()
+        finally:
+            self.found.dirs += dirs
+            self._files_seen += entries
+            if blocks:
+                self._count_blocks(blocks, size, oldest, newest)
+        return unread
+
+    def _listed(self, fd: int, info: os.stat_result, level: Dir, path: str, reachable: bool) -> list[Name]:
+        """The leaves in one directory; of a small one all names: what is no leaf's is judged after that."""
+        if level.leaf is None or info.st_size > SMALL:
+            return [(name, 0) for name, _below in self._scan(fd, level, path, reachable)]
+        try:
+            with os.scandir(fd) as found:
+                listed = [(entry.name, entry.inode()) for entry in found]
         except OSError as error:
             self._error(error)
             return []
-        self._files_seen += len(names)
-        return names
+        self._files_seen += len(listed)
+        return listed
 
     def _known_dirs(self, fd: int, names: list[str], level: Dir, path: str, reachable: bool) -> list[tuple[str, Dir]]:
         """Those of the names that a leaf may have, with its level; the others are judged."""
@@ -138,31 +286,24 @@ class IndexedWalk(SharedWalk):
                 subdirs.append((name, below))
         return subdirs
 
-    def _keep(self, unit: str, old_data: bytes, passed: dict[str, Fields], known: int) -> None:
+    def _keep(self, unit: str, old_data: bytes, passed: list[str], known: int) -> None:
         """What the index shall hold of a unit, and how much of that is new."""
         if len(passed) == known and passed and not self._read:
             self._known += known
             self._new[unit] = old_data
             return
-        leaves = {**passed, **self._read}
+        old = packed_leaves(old_data) if old_data else {}
+        leaves = {**{name: old[name] for name in passed}, **self._read} if passed else self._read
         self._known += len(leaves)
         data = self._new[unit] = encode_unit(unit, leaves)
         if data != old_data:
-            old = decode_unit(old_data)
             changed = sum(old.get(name) != leaf for name, leaf in self._read.items())
             self._changed += changed + len(old.keys() - leaves.keys())
 
-    def _pass_over(self, leaf: Fields) -> None:
-        """Blocks that were not looked at count as old as the oldest of their leaf."""
-        self._count_age(self.now - leaf[5], leaf[3])
-        if self._capped:
-            slot = self._slots.setdefault(int(leaf[5] * NS) // self._slot_width, [0, 0])
-            slot[0] += leaf[3]
-            slot[1] += leaf[4]
-
     def _note_leaf(self, info: os.stat_result, leaf: str, blocks: int, size: int, oldest: float, newest: float) -> None:
+        self._plain_read += 1
         if info.st_ctime_ns < self._settled_before:
-            self._read[leaf] = (info.st_ino, info.st_mtime_ns, info.st_ctime_ns, blocks, size, oldest, newest)
+            self._read[leaf] = pack_leaf(info.st_ino, info.st_mtime_ns, info.st_ctime_ns, blocks, size, oldest, newest)
 
     def _enter_shard(self, top: str, unit: str) -> None:
         shard = shard_name(top, unit)

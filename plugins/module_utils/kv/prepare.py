@@ -13,7 +13,7 @@ import os
 import stat
 import struct
 
-from . import account, command, fsio, mounts
+from . import account, command, datamap, fsio, mounts
 from .datamap import Tier
 from .stores import CACHEDIR_TAG, COMMON_DIRS
 
@@ -28,7 +28,7 @@ CLOSED_ACL = struct.pack("<I", 2) + b"".join(
 )
 
 
-class Refused(Exception):
+class Refused(datamap.Refused):
     """A tier that must not be prepared; the text says why and what to do."""
 
 

@@ -17,7 +17,8 @@ import pkgutil
 import zipfile
 from types import CodeType
 
-SHEBANG = b"#!/usr/bin/python3 -I\n"
+# Isolated, and without `site`: nothing but the standard library is used, and looking for more takes time.
+SHEBANG = b"#!/usr/bin/python3 -IS\n"
 ENTRY = "cli"
 MAIN = b"""# SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later

@@ -16,7 +16,22 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-from . import devices, discovery, encryption, fsio, holders, luks, pins, prepare, receipt, system, tpm2, units, walk
+from . import (
+    datamap,
+    devices,
+    discovery,
+    encryption,
+    fsio,
+    holders,
+    luks,
+    pins,
+    prepare,
+    receipt,
+    system,
+    tpm2,
+    units,
+    walk,
+)
 from .datamap import Document, Tier, mapper_name
 from .pins import Pin
 from .stores import STORES
@@ -31,7 +46,7 @@ _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 DESTROYED, REMAINS = "destroyed", "remains"
 
 
-class Refused(Exception):
+class Refused(datamap.Refused):
     """A purge that must not begin; the text says why and what to do."""
 
 

@@ -10,7 +10,7 @@ import sys
 import syslog
 from typing import Any
 
-from . import datamap, purge, receipt
+from . import datamap
 from .datamap import Document
 
 _DONE, _REMAINS = 0, 1
@@ -33,6 +33,8 @@ def add(commands: Any) -> None:
 
 def run(document: Document, options: argparse.Namespace) -> int:
     """Purge one tier."""
+    from . import purge, receipt
+
     tier = datamap.tier_named(document, options.tier)
     if options.dry_run:
         _show(purge.plan(tier))

@@ -66,6 +66,11 @@ class Dir:
         below = self.dirs[0] if len(self.dirs) == 1 and not self.files else None
         return below if below is not None and below.plain_block and not below.dirs else None
 
+    @cached_property
+    def holds_leaves(self) -> bool:
+        """True if there are levels below and none below these."""
+        return bool(self.dirs) and not any(below.dirs for below in self.dirs)
+
     def dir_for(self, name: str) -> Dir | None:
         """The level that a subdirectory called name belongs to, or None for a stranger."""
         for level in self.dirs:

@@ -101,5 +101,7 @@ def merge(into: Survey, other: Survey) -> None:
 
 def printable(path: str) -> str:
     """A path as one safe line of text: names may hold any byte, newlines and terminal sequences among them."""
+    if path.isascii() and path.isprintable():
+        return path
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

@@ -27,7 +27,7 @@ _STRIDE = 1024
 # A directory file of at most so many bytes is listed at once; a larger one is read entry by entry.
 SMALL = 1 << 16
 # Of a plain block: a regular file that is closed to group and others.
-_PLAIN_MASK = 0o170077
+PLAIN_MASK = 0o170077
 _NEVER = float("inf")
 _AGE_LIMITS = (-_NEVER, *AGE_BOUNDS, _NEVER)
 
@@ -81,6 +81,7 @@ class Walk:
         self._age_counts = [0] * (len(AGE_BOUNDS) + 1)
         self._files_seen = self._removed = 0
         self._at: str | None = None
+        self._begun = False
 
     def run(self) -> Survey:
         """The whole pass."""
@@ -130,11 +131,12 @@ class Walk:
     def _run_units(self, units: list[Unit]) -> None:
         open_name, fd, reachable = None, None, False
         try:
-            for number, unit in enumerate(units):
+            for unit in units:
                 self._at = unit.position
                 # However little time there is, each run gets through one unit: in the end all are done.
-                if number and self._late():
+                if self._begun and self._late():
                     raise Stop
+                self._begun = True
                 if unit.below is None:
                     self._subtree(self.root, unit.top, unit.level, unit.top, True)
                     continue
@@ -191,7 +193,7 @@ class Walk:
         open_subdir, fstat, listdir, look, close = fsio.open_subdir, os.fstat, os.listdir, os.stat, os.close
         now, retention, owner_uid, ages = self.now, self.policy.retention, self.owner_uid, self._age_counts
         pause, kept, seen_plain = self.pause, self._kept, self._seen_plain
-        small, plain_mask, plain_mode, youngest = SMALL, _PLAIN_MASK, stat.S_IFREG, -FUTURE_SLACK
+        small, plain_mask, plain_mode, youngest = SMALL, PLAIN_MASK, stat.S_IFREG, -FUTURE_SLACK
         dirs = entries = blocks = size = slot = 0
         oldest, newest = _NEVER, -_NEVER
         # Blocks of about one age follow each other: the slot of the last one is the first guess.
@@ -245,8 +247,7 @@ class Walk:
                                 plain += 1
                                 plain_size += seen.st_size
                                 if not from_age <= age < to_age:
-                                    slot = bisect.bisect_right(AGE_BOUNDS, age)
-                                    from_age, to_age = _AGE_LIMITS[slot], _AGE_LIMITS[slot + 1]
+                                    slot, from_age, to_age = age_slot(age)
                                 ages[slot] += 1
                                 if mtime < first:
                                     first = mtime
@@ -404,7 +405,7 @@ class Walk:
             self._kept(info)
 
     def _count_age(self, age: float, blocks: int) -> None:
-        self._age_counts[bisect.bisect_right(AGE_BOUNDS, age)] += blocks
+        self._age_counts[age_slot(age)[0]] += blocks
 
     def _count_blocks(self, blocks: int, size: int, oldest: float, newest: float) -> None:
         found = self.found
@@ -471,6 +472,12 @@ class Walk:
     def _error(self, error: OSError) -> None:
         name = errno.errorcode.get(error.errno or 0, str(error.errno))
         self.found.errors[name] = self.found.errors.get(name, 0) + 1
+
+
+def age_slot(age: float) -> tuple[int, float, float]:
+    """Number of an age's slot in the histogram, and its bounds."""
+    slot = bisect.bisect_right(AGE_BOUNDS, age)
+    return slot, _AGE_LIMITS[slot], _AGE_LIMITS[slot + 1]
 
 
 def _open_to_others(info: os.stat_result) -> bool:

@@ -1,11 +1,14 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The walk shared by several processes: each takes whole groups of first-level directories of its own."""
+"""The walk shared by several processes: each takes groups of first-level directories, until there are no more."""
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
+import struct
+from collections.abc import Iterable, Iterator
 from typing import Any, Optional
 
 from . import fsio
@@ -15,6 +18,8 @@ from .walk import Stop, Unit
 
 # Why a walk ended early ("" for lack of time) and at which unit.
 Ending = tuple[str, Optional[str]]
+_NUMBER = struct.Struct("<I")
+_MOST_GROUPS = 4096
 
 
 def default_workers() -> int:
@@ -34,47 +39,52 @@ class SharedWalk(CappedWalk):
         groups: dict[tuple[str, str], list[Unit]] = {}
         for unit in units:
             groups.setdefault((unit.top, (unit.below or "")[:1]), []).append(unit)
-        shares: list[list[Unit]] = [[] for _worker in range(min(self.workers, len(groups)))]
-        for number, group in enumerate(groups.values()):
-            shares[number % len(shares)] += group
-        if len(shares) < 2:
+        workers = min(self.workers, len(groups))
+        if workers < 2:
             self._run_share(units)
         else:
-            self._run_shares(units, shares)
+            self._run_shared(units, list(groups.values()), workers)
 
     def _run_share(self, units: list[Unit]) -> None:
         """One process's part of the units."""
         super()._run_units(units)
 
-    def _run_shares(self, units: list[Unit], shares: list[list[Unit]]) -> None:
-        children = [_Child(self, share) for share in shares[1:]]
+    def _run_shared(self, units: list[Unit], groups: list[list[Unit]], workers: int) -> None:
+        queue = _Queue(groups)
         endings: list[Ending] = []
+        died: list[int] = []
         try:
-            endings += self._ending(shares[0])
+            children = [_Child(self, queue, number) for number in range(2, workers + 1)]
+            try:
+                endings += self._ending(queue.taken_by(1), queue)
+            finally:
+                died = [child.number for child in children if not child.join(self, endings)]
+            # The work of a process that died is done again; what it had deleted is gone, only its counts are lost.
+            if died:
+                self.found.errors["ECHILD"] = self.found.errors.get("ECHILD", 0) + len(died)
+                endings += self._ending(queue.left_by(died), queue)
         finally:
-            left = [child.units for child in children if not child.join(self, endings)]
-        # The work of a process that died is done again; what it had deleted is gone, only its counts are lost.
-        for share in left:
-            self.found.errors["ECHILD"] = self.found.errors.get("ECHILD", 0) + 1
-            endings += self._ending(share)
+            queue.close()
         if endings:
             # The next pass goes all the way round from there, so that no worker's rest is lost.
             order = {unit.position: place for place, unit in enumerate(units)}
             self._at = min((at for _why, at in endings), key=lambda at: order.get(at or "", 0))
             raise Stop(next((why for why, _at in endings if why), ""))
 
-    def _ending(self, units: list[Unit]) -> list[Ending]:
+    def _ending(self, groups: Iterable[list[Unit]], queue: _Queue) -> list[Ending]:
         try:
-            self._run_share(units)
+            for group in groups:
+                self._run_share(group)
         except Stop as stop:
+            queue.drain()
             return [(str(stop), self._at)]
         return []
 
-    def _report(self, units: list[Unit]) -> bytes:
-        """What a child has to say when it is done with its share."""
+    def _report(self, queue: _Queue, number: int) -> bytes:
+        """What a child has to say when nothing is left to do."""
         self.found, self._slots = Survey(), {}
         self._age_counts = [0] * len(self._age_counts)
-        endings = self._ending(units)
+        endings = self._ending(queue.taken_by(number), queue)
         return json.dumps([vars(self.found), self._age_counts, list(self._slots.items()), endings]).encode("ascii")
 
     def _add(self, report: bytes) -> list[Ending]:
@@ -88,11 +98,51 @@ class SharedWalk(CappedWalk):
         return list(map(tuple, endings))
 
 
-class _Child:
-    """A process at work on some units, and the pipe that it reports through."""
+class _Queue:
+    """Groups of units, which the processes of a pass take one after the other: who is faster takes more.
 
-    def __init__(self, walk: SharedWalk, units: list[Unit]) -> None:
-        self.units = units
+    A pipe holds the numbers of those that nobody took; shared memory holds who took which, 0 for nobody.
+    """
+
+    def __init__(self, groups: list[list[Unit]]) -> None:
+        # All numbers must fit into the pipe.
+        at_once = -(-len(groups) // _MOST_GROUPS)
+        self.groups = [sum(groups[at : at + at_once], []) for at in range(0, len(groups), at_once)]
+        self.takers = mmap.mmap(-1, len(self.groups))
+        self.reader, writer = os.pipe()
+        os.write(writer, b"".join(map(_NUMBER.pack, range(len(self.groups)))))
+        os.close(writer)
+
+    def taken_by(self, worker: int) -> Iterator[list[Unit]]:
+        """The groups that this process takes, until there are no more."""
+        while True:
+            taken = os.read(self.reader, _NUMBER.size)
+            if not taken:
+                return
+            (number,) = _NUMBER.unpack(taken)
+            self.takers[number] = worker
+            yield self.groups[number]
+
+    def drain(self) -> None:
+        """Nobody takes any more."""
+        while os.read(self.reader, 1 << 16):
+            pass
+
+    def left_by(self, died: list[int]) -> list[list[Unit]]:
+        """Groups of processes that died, and those that nobody is known to have taken."""
+        return [group for group, taker in zip(self.groups, self.takers[:]) if taker in (0, *died)]
+
+    def close(self) -> None:
+        """To be called by whoever made it."""
+        os.close(self.reader)
+        self.takers.close()
+
+
+class _Child:
+    """A process that works on groups of a queue, and the pipe that it reports through."""
+
+    def __init__(self, walk: SharedWalk, queue: _Queue, number: int) -> None:
+        self.number = number
         self.reader, writer = os.pipe()
         parent = os.getpid()
         self.pid = os.fork()
@@ -102,7 +152,7 @@ class _Child:
         try:
             fsio.end_with(parent)
             with os.fdopen(writer, "wb") as pipe:
-                pipe.write(walk._report(units))
+                pipe.write(walk._report(queue, number))
         finally:
             os._exit(0)
 
