@@ -12,7 +12,7 @@ version_added: 0.1.0
 author:
   - llmhost contributors (@llmhost)
 description:
-  - Collects evidence about each tier of a host's data map and judges the controls KV-01 to KV-10 and KV-12 to
+  - Collects evidence about each tier of a host's data map and judges the controls KV-01 to
     KV-16 over it. What each control means stands in the collection's C(docs/controls.md).
   - Changes nothing and needs nothing on the host but Python. Works on hosts that the collection never configured
     if O(data_map) is given.
