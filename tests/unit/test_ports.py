@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 
@@ -19,7 +18,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_port
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.firewall import CLOSED, NAMED, OPEN, UNKNOWN, Reach
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.listeners import Listener
 
-LISTENER = Listener("0.0.0.0", 5600, False, "NIXL side channel", 77)  # noqa: S104
+LISTENER = Listener("0.0.0.0", 5600, False, "NIXL side channel", 77)
 
 
 def chain(policy="drop", **changes):
@@ -89,7 +88,14 @@ def test_a_rule_that_is_not_understood_closes_nothing(rules, who) -> None:
 def test_the_snippet_lets_in_the_peers_alone() -> None:
     rules = [
         chain("accept", table="llmhost", name="kv"),
-        {"rule": {"family": "inet", "table": "llmhost", "chain": "kv", "expr": [saddr("10.0.0.9"), dport(5600), ACCEPT]}},
+        {
+            "rule": {
+                "family": "inet",
+                "table": "llmhost",
+                "chain": "kv",
+                "expr": [saddr("10.0.0.9"), dport(5600), ACCEPT],
+            }
+        },
         {"rule": {"family": "inet", "table": "llmhost", "chain": "kv", "expr": [dport(5600), DROP]}},
     ]
     assert firewall.reach(rules, 5600, False) == Reach(NAMED, "llmhost kv lets in 10.0.0.9")
@@ -129,29 +135,31 @@ def test_a_port_for_blocks_that_everybody_reaches_fails(flaw, status, words) -> 
         (("vllm",), '{{"control_port": {port}}}', "named in its settings"),
     ],
 )
-def test_a_port_is_for_blocks_if_the_settings_say_so_and_not_for_the_api(monkeypatch, words, config, kv) -> None:
+def test_a_port_is_for_blocks_if_the_settings_say_so_and_not_for_the_api(
+    monkeypatch, tmp_path, words, config, kv
+) -> None:
     monkeypatch.setattr(firewall, "read", lambda proc: [])
-    with socket.socket() as opened:
-        opened.bind(("0.0.0.0", 0))  # noqa: S104  that nobody is kept out is what is judged
-        opened.listen()
-        port = opened.getsockname()[1]
-        said = tuple(word.format(port=port) for word in words)
-        running = Running(os.getpid(), "vllm.service", said, config and config.format(port=port))
-        found = [one for one in evidence_ports.look([running]).found if one.listener.port == port]
+    said = tuple(word.format(port=9009) for word in words)
+    running = Running(7, "vllm.service", said, config and config.format(port=9009))
+    found = evidence_ports.look([running], listens(tmp_path, 9009, "net:[1]")).found
     assert [(one.kv, one.reach and one.reach.who) for one in found] == [(kv, OPEN if kv else None)]
 
 
+def listens(root, port: int, network: str) -> str:
+    """A /proc in which process 7 listens on every address."""
+    for name, target in (("7/ns", network), ("self/ns", "net:[1]")):
+        (root / name).mkdir(parents=True)
+        (root / name / "net").symlink_to(target)
+    for name in ("fd", "net"):
+        (root / "7" / name).mkdir()
+    (root / "7/fd/3").symlink_to("socket:[99]")
+    (root / "7/net/tcp").write_text(f"header\n   0: 00000000:{port:04X} 00000000:0000 0A 0:0 0:0 0 0 0 99 1\n")
+    return str(root)
+
+
 def test_a_process_in_a_network_of_its_own_is_not_judged_by_the_hosts_rules(tmp_path) -> None:
-    base = tmp_path / "7"
-    for name, target in (("7/ns", "net:[2]"), ("self/ns", "net:[1]")):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "net").symlink_to(target)
-    (base / "fd").mkdir()
-    (base / "fd" / "3").symlink_to("socket:[99]")
-    (base / "net").mkdir()
-    line = "   0: 00000000:15E0 00000000:0000 0A 0:0 0:0 0 0 0 99 1"
-    (base / "net" / "tcp").write_text("header\n" + line + "\n")
-    (found,) = evidence_ports.look([Running(7, None, ("vllm",))], str(tmp_path)).found
+    proc = listens(tmp_path, 5600, "net:[2]")
+    (found,) = evidence_ports.look([Running(7, None, ("vllm",))], proc).found
     assert (found.listener.port, found.reach.who) == (5600, UNKNOWN)
 
 
@@ -159,7 +167,8 @@ def test_a_process_in_a_network_of_its_own_is_not_judged_by_the_hosts_rules(tmp_
 def test_real_nftables_are_read_as_they_are(tmp_path) -> None:
     script = (
         "import json,sys; from ansible_collections.llmhost.hardening.plugins.module_utils.kv import firewall;"
-        "rules = firewall.read(); print(json.dumps([firewall.reach(rules, port, False).who for port in (5600, 5710, 22)]))"
+        "rules = firewall.read();"
+        "print(json.dumps([firewall.reach(rules, port, False).who for port in (5600, 5710, 22)]))"
     )
     load = (
         "add table inet f; add chain inet f input { type filter hook input priority 0; policy drop; };"

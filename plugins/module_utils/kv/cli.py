@@ -112,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_audit)
 
     purgecmd.add(commands)
+    orphans.add(commands)
 
     command = commands.add_parser("history", help="what earlier audits of this host found (root)")
     command.add_argument("--on", metavar="YYYY-MM-DD", help="what was so on that day (UTC); default: today")

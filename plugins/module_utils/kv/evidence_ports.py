@@ -62,7 +62,9 @@ def _reach(listener: listeners.Listener, rules: list[dict[str, Any]] | None, own
 def look(engines: Sequence[Running], proc: str = "/proc") -> Ports:
     """The listeners of these processes; the firewall is read only if one of them is for blocks and not local."""
     by_pid = {one.pid: one for one in engines}
-    unread = tuple(pid for pid in by_pid if os.path.isdir(f"{proc}/{pid}") and not os.access(f"{proc}/{pid}/fd", os.R_OK))
+    unread = tuple(
+        pid for pid in by_pid if os.path.isdir(f"{proc}/{pid}") and not os.access(f"{proc}/{pid}/fd", os.R_OK)
+    )
     rules: list[dict[str, Any]] | None = None
     asked = False
     found = []

@@ -28,11 +28,11 @@ class Reach(NamedTuple):
     why: str
 
 
-def read(etc_proc: str = "/proc") -> list[dict[str, Any]] | None:
-    """The rules of this network namespace, empty if there are none; None if they cannot be read or are not nftables'."""
+def read(proc: str = "/proc") -> list[dict[str, Any]] | None:
+    """The rules of this network namespace, empty if there are none; None if they are not nftables' or unreadable."""
     for name in ("ip_tables_names", "ip6_tables_names"):
         try:
-            with open(os.path.join(etc_proc, "net", name), encoding="ascii", errors="replace") as file:
+            with open(os.path.join(proc, "net", name), encoding="ascii", errors="replace") as file:
                 if file.read(1024).strip():
                     return None
         except FileNotFoundError:
@@ -132,7 +132,9 @@ def _match(match: dict[str, Any], port: int, v6: bool) -> tuple[bool | None, lis
         return None, None
     key = next(iter(left), "")
     inner = left[key] if isinstance(left.get(key), dict) else {}
-    field = "{}.{}".format(key, ".".join(str(inner.get(part)) for part in ("protocol", "field", "key") if part in inner))
+    field = "{}.{}".format(
+        key, ".".join(str(inner.get(part)) for part in ("protocol", "field", "key") if part in inner)
+    )
     values = _values(right)
     if field == "payload.tcp.dport":
         inside = [_holds(one, port) for one in values]
@@ -198,9 +200,11 @@ def snippet(ports: Sequence[int], peers: Sequence[str] = ()) -> str:
     """Rules for nftables that let only the peers in; for an operator to read and load, nobody here does."""
     numbers = ", ".join(str(port) for port in sorted(set(ports)))
     named = ", ".join(peers) or "PEERS"
-    return (
-        "nft 'add table inet llmhost; add chain inet llmhost kv { type filter hook input priority -10; policy accept; }; "
-        f"add rule inet llmhost kv iif lo accept; "
-        f"add rule inet llmhost kv ip saddr {{ {named} }} tcp dport {{ {numbers} }} accept; "
-        f"add rule inet llmhost kv tcp dport {{ {numbers} }} drop'"
-    )
+    rules = [
+        "add table inet llmhost",
+        "add chain inet llmhost kv { type filter hook input priority -10; policy accept; }",
+        "add rule inet llmhost kv iif lo accept",
+        f"add rule inet llmhost kv ip saddr {{ {named} }} tcp dport {{ {numbers} }} accept",
+        f"add rule inet llmhost kv tcp dport {{ {numbers} }} drop",
+    ]
+    return "nft '{}'".format("; ".join(rules))
