@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import evidence_spill, fsio, spill_swap, system, units
+from . import evidence_spill, fsio, orphans, spill_swap, system, units
 from .datamap import Document, file_tiers
 from .encryption import Roots
 from .mapkeys import within
@@ -75,6 +75,7 @@ class Plan:
     swap: spill_swap.Plan = field(default_factory=spill_swap.Plan)
     loaded: bool = False
     masked: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
     @property
     def steps(self) -> list[str]:
@@ -82,6 +83,7 @@ class Plan:
         said = ["{} {}".format("remove" if one.after is None else "write", one.path) for one in self.changes]
         said += [f"mask {name}" for name in self.mask] + [f"unmask {name}" for name in self.free]
         said += [f"link {path}" for path in self.links] + [f"remove link {path}" for path in self.stale_links]
+        said += [f"remove {orphans.DIRECTORY}/{name}, which no process maps" for name in self.left]
         return said + self.swap.steps + (["unload the crash kernel"] if self.loaded else [])
 
     def diffs(self) -> list[dict[str, str]]:
@@ -182,6 +184,8 @@ def plan(
     ours = [name for name in record.get("masked", []) if name not in record.get("swaps", [])]
     todo.free = [name for name in ours if name not in names and _is_masked(name)]
     todo.masked = sorted({*todo.mask, *(name for name in ours if name in names)})
+    if "orphans" in parts:
+        todo.left = [one.name for one in orphans.find(proc=roots.proc) or ()]
     loaded = os.path.join(roots.sys, "kernel/kexec_crash_loaded")
     todo.loaded = "crash_kernel" in parts and (evidence_spill.line_of(loaded) or "0") == "1"
     todo.swap = spill_swap.plan(swap, swap_size, record.get("swaps", []), roots)
@@ -235,6 +239,8 @@ def apply(todo: Plan) -> None:
     spill_swap.apply(todo.swap)
     if any(change.path.startswith(units.UNIT_DIR) for change in todo.changes) or todo.links or todo.stale_links:
         system.daemon_reload()
+    if todo.left:
+        orphans.remove()
     if todo.loaded:
         if evidence_spill.line_of("/sys/kernel/kexec_crash_loaded") == "1":
             system.do(["kexec", "-p", "-u"])
