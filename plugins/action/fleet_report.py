@@ -8,14 +8,28 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import fsio
+from ansible_collections.llmhost.hardening.plugins.filter.audit_table import audit_table
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, fsio
 from ansible_collections.llmhost.hardening.plugins.module_utils.report import document, junit, page
+
+# Above this many hosts the tables are left to the report.
+_MOST_TABLES = 20
+
+
+def _data_map(known: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    """The host's data map out of its variables, None if that is mistaken: then the host was not audited either."""
+    try:
+        minutes = known.get("llmhost_prompt_log_retention_minutes")
+        return datamap.normalise(known.get("llmhost_tiers") or [], name, *([] if minutes is None else [minutes]))
+    except datamap.MapError:
+        return None
 
 
 class ActionModule(ActionBase):
@@ -31,7 +45,7 @@ class ActionModule(ActionBase):
                 "hosts": {"type": "list", "elements": "str", "default": []},
                 "audit": {"type": "str", "default": "llmhost_audit_result"},
                 "found": {"type": "str", "default": "llmhost_audit_result"},
-                "data_map": {"type": "str", "default": "llmhost_audit_map"},
+                "fail_on": {"type": "str", "choices": ["high", "any", "none"], "default": "high"},
                 "title": {"type": "str", "default": "KV state of the fleet"},
                 "merge": {"type": "list", "elements": "path", "default": []},
             }
@@ -39,9 +53,13 @@ class ActionModule(ActionBase):
         now = time.time()
         hostvars = (task_vars or {}).get("hostvars", {})
         hosts = []
+        tables: list[str] = []
         for name in options["hosts"]:
             known = hostvars.get(name, {})
-            hosts.append(document.host(name, *(known.get(options[key]) for key in ("audit", "data_map", "found"))))
+            answer = known.get(options["audit"])
+            hosts.append(document.host(name, answer, _data_map(known, name), known.get(options["found"])))
+            if len(options["hosts"]) <= _MOST_TABLES and isinstance((answer or {}).get("audit"), Mapping):
+                tables += [*audit_table(answer["audit"]), ""]
         report = document.build(hosts, now, options["title"])
         if options["merge"]:
             report = self._merged(options["merge"], [report] if hosts else [], now)
@@ -66,6 +84,8 @@ class ActionModule(ActionBase):
             counts=report["counts"],
             hosts_failing=failing,
             hosts_undeclared=[host["name"] for host in report["hosts"] if host["undeclared"]],
+            failures=document.failures(report, options["fail_on"]),
+            tables=tables or [f"{len(hosts)} hosts, {len(failing)} of them fail; see {directory}/report.html"],
         )
         return result
 

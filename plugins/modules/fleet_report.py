@@ -13,7 +13,8 @@ author:
   - llmhost contributors (@llmhost)
 description:
   - Writes C(report.html), C(report.json) and C(report.junit.xml) on the controller out of what
-    M(llmhost.hardening.kv_audit) and M(llmhost.hardening.kv_tier_info) returned for each host.
+    M(llmhost.hardening.kv_audit) and M(llmhost.hardening.kv_tier_info) returned for each host, and of the host's
+    variables C(llmhost_tiers) and C(llmhost_prompt_log_retention_minutes).
   - Touches no host. Run it once for the play; hosts that could not be reached are in the report too.
   - The files hold paths and names of models, but no secret. They are written for the calling account alone (0600).
 extends_documentation_fragment:
@@ -54,11 +55,16 @@ options:
         M(llmhost.hardening.kv_audit) with its option C(discover), was registered.
     type: str
     default: llmhost_audit_result
-  data_map:
+  fail_on:
     description:
-      - Name of the variable that holds the normalised data map.
+      - Which findings RV(failures) counts. V(high) those of high severity, V(any) all, V(none) none.
+      - A host that was not audited is counted by all of them; what no data map names by V(high) and V(any).
     type: str
-    default: llmhost_audit_map
+    choices:
+      - high
+      - any
+      - none
+    default: high
   title:
     description:
       - Title of the report.
@@ -102,6 +108,17 @@ counts:
   description: Numbers of hosts, and of results of each status.
   returned: success
   type: dict
+failures:
+  description: One line for each host that fails by O(fail_on), and why.
+  returned: success
+  type: list
+  elements: str
+  sample: ["gpu1: 2 findings: KV-03, KV-12"]
+tables:
+  description: Each host's results as lines for a person; of more than 20 hosts one line for all.
+  returned: success
+  type: list
+  elements: str
 hosts_failing:
   description: The hosts that do not pass.
   returned: success

@@ -12,7 +12,7 @@ version_added: 0.1.0
 author:
   - llmhost contributors (@llmhost)
 description:
-  - Collects evidence about each tier of a host's data map and judges the controls KV-01 to KV-10 and KV-12 to
+  - Collects evidence about each tier of a host's data map and judges the controls KV-01 to
     KV-16 over it. What each control means stands in the collection's C(docs/controls.md).
   - Looks at every engine that runs or is configured and at the directories that engines write to by default. A place
     that no tier names fails KV-01 as a result of its own, whose tier is C(undeclared:PLACE).

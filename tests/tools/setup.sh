@@ -11,6 +11,7 @@ PACKAGES=(
     binutils
     ca-certificates
     cryptsetup-bin
+    nftables
     debian-archive-keyring
     e2fsprogs
     gcc

@@ -70,3 +70,31 @@ def test_a_process_that_vanishes_holds_nothing(tmp_path):
     (tmp_path / "vllm_offload_x.mmap").write_text("x")
     (tmp_path / "proc/7").mkdir(parents=True)
     assert [one.name for one in orphans.find(str(tmp_path), str(tmp_path / "proc"))] == ["vllm_offload_x.mmap"]
+
+
+def test_only_what_nobody_holds_is_removed(shared, proc):
+    with open(shared, "rb"):
+        assert os.path.basename(shared) not in [one.name for one in orphans.remove(proc=proc) or ()]
+    assert os.path.exists(shared)
+
+
+def test_what_nobody_holds_is_removed(tmp_path, proc):
+    (tmp_path / NAME).write_bytes(b"k")
+    (tmp_path / "notes").write_text("x")
+    assert [one.name for one in orphans.remove(str(tmp_path), proc) or ()] == [NAME]
+    assert sorted(os.listdir(tmp_path)) == ["notes", "proc"]
+
+
+def test_a_new_file_of_the_same_name_is_not_removed(tmp_path, proc, monkeypatch):
+    (tmp_path / NAME).write_bytes(b"old")
+    found = orphans.find(str(tmp_path), proc)
+    (tmp_path / "new").write_bytes(b"new")
+    os.replace(tmp_path / "new", tmp_path / NAME)
+    monkeypatch.setattr(orphans, "find", lambda directory, proc: found)
+    assert orphans.remove(str(tmp_path), proc) == []
+    assert (tmp_path / NAME).read_bytes() == b"new"
+
+
+def test_nothing_is_removed_where_processes_cannot_be_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr(orphans, "find", lambda directory, proc: None)
+    assert orphans.remove(str(tmp_path)) is None

@@ -224,8 +224,22 @@ def test_the_schema_of_report_json_is_documented_key_by_key():
 def test_the_playbook_gives_the_module_what_it_asks_for():
     text = (ROOT / "playbooks/audit.yml").read_text()
     options = yaml.safe_load((ROOT / "plugins/modules/fleet_report.py").read_text().split('r"""')[1].split('"""')[0])
-    for key in ("audit", "found", "data_map"):
+    for key in ("audit", "found"):
         assert options["options"][key]["default"] in text
+
+
+def test_failures_count_what_was_asked_for_and_always_a_host_without_audit():
+    medium = {**result("KV-16", status="fail"), "severity": "medium"}
+    made = report(
+        audited("a", result("KV-03", status="fail"), medium),
+        audited("b", medium),
+        audited("c", found=[{"store": "vllm_obj", "bucket": "b"}]),
+        document.host("d", {"unreachable": True, "msg": "no route"}),
+    )
+    lost, stray = "d: unreachable: no route", "c: 1 places that no data map names"
+    assert document.failures(made, "high") == ["a: 1 findings: KV-03", stray, lost]
+    assert document.failures(made, "any") == ["a: 2 findings: KV-03, KV-16", "b: 1 findings: KV-16", stray, lost]
+    assert document.failures(made, "none") == [lost]
 
 
 def test_a_host_whose_search_did_not_end_does_not_pass():

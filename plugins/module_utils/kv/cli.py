@@ -97,6 +97,14 @@ def _parser() -> argparse.ArgumentParser:
 
     purgecmd.add(commands)
 
+    command = commands.add_parser(
+        "orphans",
+        help="memory tiers in /dev/shm that no process maps any more (root)",
+        epilog="Exit codes: 0 none is left; 1 some are there; 2 wrong use; 3 it could not be told.",
+    )
+    command.add_argument("--remove", action="store_true", help="remove them")
+    command.set_defaults(run=_orphans)
+
     command = commands.add_parser("history", help="what earlier audits of this host found (root)")
     command.add_argument("--on", metavar="YYYY-MM-DD", help="what was so on that day (UTC); default: today")
     command.add_argument("--directory", default=datamap.AUDIT_ROOT, help="where it is kept (default %(default)s)")
@@ -228,6 +236,12 @@ def _prepare(document: Document, options: argparse.Namespace) -> int:
     from . import cli_audit
 
     return cli_audit.prepare_tier(document, options)
+
+
+def _orphans(document: Document, options: argparse.Namespace) -> int:
+    from . import orphans
+
+    return orphans.run(document, options)
 
 
 def _audit(document: Document, options: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from . import (
     discovery,
     evidence_engine,
     evidence_host,
+    evidence_ports,
     history,
     judge_blocks,
     judge_bucket,
@@ -23,6 +24,7 @@ from . import (
     judge_found,
     judge_names,
     judge_place,
+    judge_ports,
     judge_spill,
     leftover,
     memory,
@@ -56,6 +58,7 @@ CONTROLS: dict[str, Control] = {
     # Of buckets alone, from the answer that a playbook brings.
     "KV-09": Control("bucket expires", "high", None),
     "KV-10": Control("names tell nothing", "high", judge_names.from_evidence),
+    "KV-11": Control("no open KV port", "high", judge_ports.no_open_port),
     "KV-12": Control("no spill", "high", judge_spill.no_spill),
     "KV-13": Control("settings are safe", "high", judge_blocks.settings_safe),
     "KV-14": Control("live expiry is safe", "high", judge_blocks.live_expiry_safe),
@@ -134,8 +137,14 @@ def _without_files(tier: Tier, host: Host) -> list[Result]:
     if not processes:
         return results
     running = evidence_engine.running(processes, discovery.engines(tier))
-    verdict = judge_engine.settings_safe(tier, host.tiers, running, host.declared)
-    return [_result("KV-13", tier["name"], verdict) if one["control"] == "KV-13" else one for one in results]
+    judged = {
+        "KV-11": judge_ports.judge(evidence_ports.look(running), tier["peers"] or [], True, True),
+        "KV-13": judge_engine.settings_safe(tier, host.tiers, running, host.declared),
+    }
+    return [
+        _result(one["control"], tier["name"], judged[one["control"]]) if one["control"] in judged else one
+        for one in results
+    ]
 
 
 def _audit_memory(entry: dict[str, Any], host: Host) -> list[Result]:

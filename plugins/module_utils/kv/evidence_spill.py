@@ -27,6 +27,10 @@ BACKUP_CONFIGS = (
     "restic/*",
     "default/restic*",
 )
+# By which systemd writes memory to disk.
+HIBERNATION = ("hibernate.target", "hybrid-sleep.target", "suspend-then-hibernate.target")
+# A list of the tiers' paths for backup programs, kept by the role host_spill.
+EXCLUDES = "/etc/llmhost/backup-exclude"
 _TAG_HONOURED = re.compile(r"exclude[-_ ]?caches|CACHEDIR\.TAG", re.IGNORECASE)
 
 
@@ -58,7 +62,7 @@ class Spill:
     total_files: int = 0
 
 
-def _line(path: str) -> str | None:
+def line_of(path: str) -> str | None:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(1 << 16).strip()
@@ -68,22 +72,22 @@ def _line(path: str) -> str | None:
 
 def swaps(roots: Roots) -> tuple[Swap, ...] | None:
     """The swap areas in use; None if they cannot be read."""
-    text = _line(os.path.join(roots.proc, "swaps"))
+    text = line_of(os.path.join(roots.proc, "swaps"))
     if text is None:
         return None
     found = []
     for line in text.splitlines()[1:]:
         name = line.split()[0].replace("\\040", " ")
         device = os.path.basename(os.path.realpath(name))
-        uuid = _line(f"{roots.sys}/class/block/{device}/dm/uuid") or ""
+        uuid = line_of(f"{roots.sys}/class/block/{device}/dm/uuid") or ""
         if not name.startswith("/dev/"):
             found.append(Swap(name, False, "a file"))
         elif device.startswith("zram"):
-            behind = _line(f"{roots.sys}/class/block/{device}/backing_dev") or "none"
+            behind = line_of(f"{roots.sys}/class/block/{device}/backing_dev") or "none"
             found.append(Swap(name, behind == "none", "in memory" if behind == "none" else f"writes back to {behind}"))
         elif uuid.startswith("CRYPT-PLAIN-"):
             # Plain dm-crypt may have a key file: then the swap can be read after the power is off.
-            key = layer_key(_line(f"{roots.sys}/class/block/{device}/dm/name") or "", "PLAIN", roots)
+            key = layer_key(line_of(f"{roots.sys}/class/block/{device}/dm/name") or "", "PLAIN", roots)
             found.append(Swap(name, key.kind == "memory", f"plain dm-crypt, {key.reason}"))
         else:
             found.append(
@@ -94,22 +98,22 @@ def swaps(roots: Roots) -> tuple[Swap, ...] | None:
 
 def hibernates(swaps: Sequence[Swap] | None, roots: Roots) -> bool:
     """Can the host write its memory, keys included, to disk? systemd finds a swap for that by itself."""
-    states = _line(os.path.join(roots.sys, "power/state"))
+    states = line_of(os.path.join(roots.sys, "power/state"))
     if states is not None and "disk" not in states.split():
         return False
-    unit = os.path.join(roots.etc, "systemd/system/hibernate.target")
-    if os.path.islink(unit) and os.path.realpath(unit) == "/dev/null":
+    targets = [os.path.join(roots.etc, "systemd/system", name) for name in HIBERNATION]
+    if all(os.path.islink(target) and os.path.realpath(target) == "/dev/null" for target in targets):
         return False
-    resume = (_line(os.path.join(roots.sys, "power/resume")) or "0:0") != "0:0"
+    resume = (line_of(os.path.join(roots.sys, "power/resume")) or "0:0") != "0:0"
     return resume or any(not swap.safe for swap in swaps or ())
 
 
 def no_swap(process: discovery.Process, roots: Roots) -> bool:
     """May the running process never be swapped? Read from its cgroup and those above: a setting is no proof."""
-    text = _line(f"{roots.proc}/{process.pid}/cgroup") or ""
+    text = line_of(f"{roots.proc}/{process.pid}/cgroup") or ""
     path = next((line[3:] for line in text.splitlines() if line.startswith("0::")), "")
     while path and path != "/":
-        if _line(f"{roots.sys}/fs/cgroup{path}/memory.swap.max") == "0":
+        if line_of(f"{roots.sys}/fs/cgroup{path}/memory.swap.max") == "0":
             return True
         path = os.path.dirname(path)
     return False
@@ -125,10 +129,14 @@ def backups(path: str, etc: str) -> tuple[tuple[str, bool], ...]:
     found = []
     for pattern in BACKUP_CONFIGS:
         for name in sorted(glob.glob(os.path.join(glob.escape(etc), pattern))):
-            text = _line(name) if os.path.isfile(name) else None
+            text = line_of(name) if os.path.isfile(name) else None
             if text is not None:
-                found.append((name, bool(_TAG_HONOURED.search(text)) or _excludes(text, path)))
+                found.append((name, _leaves_out(text, path)))
     return tuple(found)
+
+
+def _leaves_out(text: str, path: str) -> bool:
+    return bool(_TAG_HONOURED.search(text)) or EXCLUDES in text or _excludes(text, path)
 
 
 def _excludes(text: str, path: str) -> bool:
@@ -149,13 +157,13 @@ def look(path: str, processes: Sequence[discovery.Process], host: Any, roots: Ro
         pass
     return Spill(
         swaps=areas,
-        core_pattern=_line(os.path.join(roots.proc, "sys/kernel/core_pattern")),
-        crash_kernel=_line(os.path.join(roots.sys, "kernel/kexec_crash_loaded")) == "1",
+        core_pattern=line_of(os.path.join(roots.proc, "sys/kernel/core_pattern")),
+        crash_kernel=line_of(os.path.join(roots.sys, "kernel/kexec_crash_loaded")) == "1",
         hibernates=hibernates(areas, roots),
         orphans=_orphaned(roots.proc),
         no_swap={one.pid: no_swap(one, roots) for one in processes},
         tagged=tagged,
-        updatedb=_line(os.path.join(roots.etc, "updatedb.conf")),
+        updatedb=line_of(os.path.join(roots.etc, "updatedb.conf")),
         backups=backups(path, roots.etc),
         free_bytes=room.f_bavail * room.f_frsize if room else 0,
         total_bytes=room.f_blocks * room.f_frsize if room else 0,

@@ -18,6 +18,7 @@ from . import (
     evidence_engine,
     evidence_host,
     evidence_names,
+    evidence_ports,
     evidence_spill,
     fsio,
     namespaces,
@@ -120,6 +121,7 @@ class Evidence:
     units: dict[str, Unit] = field(default_factory=dict)
     engines: Sequence[discovery.Found] = ()
     running: Sequence[evidence_engine.Running] = ()
+    ports: evidence_ports.Ports = field(default_factory=evidence_ports.Ports)
     names: evidence_names.Names = field(default_factory=evidence_names.Names)
     record: dict[str, Any] | None = None
     dead: namespaces.Judgement | None = None
@@ -241,6 +243,7 @@ def collect(tier: Tier, host: Host, deadline: float | None = None, roots: Roots 
         spill=evidence_spill.look(path, processes, host, roots),
     )
     evidence.running = evidence_engine.running(processes, evidence.engines, roots.proc)
+    evidence.ports = evidence_ports.look(evidence.running, roots.proc)
     evidence.names = evidence_names.look(tier, evidence.running, host.processes, roots.proc)
     if not place.exists:
         return evidence

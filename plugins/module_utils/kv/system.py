@@ -42,6 +42,15 @@ def run(argv: Sequence[str], timeout: float = COMMAND_TIMEOUT) -> subprocess.Com
         raise HostError("{} did not end within {:.0f} s".format(" ".join(argv), timeout)) from error
 
 
+def do(argv: Sequence[str], timeout: float = COMMAND_TIMEOUT) -> str:
+    """What a program wrote; HostError with its last line if it failed."""
+    result = run(argv, timeout)
+    if result.returncode:
+        said = next(reversed(result.stderr.strip().splitlines()), "exit code %d" % result.returncode)
+        raise HostError("{} failed: {}".format(" ".join(argv), said))
+    return result.stdout
+
+
 def show(units: Sequence[str], properties: Sequence[str]) -> dict[str, dict[str, str]]:
     """Properties of units as systemd has them now; one call for all."""
     if not units:

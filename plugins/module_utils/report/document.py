@@ -38,6 +38,24 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def failures(report: Mapping[str, Any], fail_on: str) -> list[str]:
+    """One line for each host that fails. fail_on: high, any or none, the severities of findings that count."""
+    severities = {"high": ("high",), "any": tuple(_SEVERITY), "none": ()}[fail_on]
+    lines = []
+    for one in report["hosts"]:
+        if one["state"] != AUDITED or one["reason"]:
+            lines.append(f"{one['name']}: {one['state']}: {one['reason']}")
+            continue
+        found = [r for r in one["results"] if r["status"] in BAD and r["severity"] in severities]
+        names = ", ".join(dict.fromkeys(r["control"] for r in found))
+        said = [f"{len(found)} findings: {names}"] if found else []
+        if one["undeclared"] and severities:
+            said.append(f"{len(one['undeclared'])} places that no data map names")
+        if said:
+            lines.append(f"{one['name']}: {'; '.join(said)}")
+    return lines
+
+
 def iso(seconds: Any) -> str:
     """A time as UTC text, "" for none."""
     number = _number(seconds)
