@@ -20,7 +20,7 @@ options:
     description: What has to be there.
     type: list
     elements: str
-    choices: [boto3, cron, cryptsetup, mkfs.ext4, mkfs.xfs, setfacl, systemd-cryptsetup]
+    choices: [boto3, cron, cryptsetup, mkfs.ext4, mkfs.xfs, setfacl, systemd-cryptsetup, tpm2]
     required: true
 extends_documentation_fragment:
   - llmhost.hardening.attributes

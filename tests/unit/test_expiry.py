@@ -162,9 +162,13 @@ def test_all_that_is_recorded_and_returned_is_printable(place):
 def test_runs_without_time_get_through_everything_by_their_record(place, workers):
     for number in range(12):
         place.tree.block(number, 4000)
+    passes = 0
     while left := place.tree.files():
         assert place.expire(max_seconds=0, workers=workers)["exit"] == expiry.UNFINISHED
-        assert len(left) - workers <= len(place.tree.files()) < len(left)
+        # A pass may begin with what another worker of an earlier one has emptied, but always goes on from there.
+        assert len(left) - workers <= len(place.tree.files()) <= len(left) - (workers == 1)
+        passes += 1
+        assert passes <= 2 * 12
     assert place.expire()["exit"] == expiry.OK
     assert place.tree.files() == set() and place.record()["resume"] is None
 

@@ -196,8 +196,7 @@ def test_a_volume_that_no_tpm_opens_any_more_is_never_formatted() -> None:
 
 
 def test_libraries_that_systemd_does_not_find_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(volume_make.shutil, "which", lambda *_args, **_more: "/sbin/x")
-    monkeypatch.setattr(volume_make.os.path, "exists", lambda _path: True)
+    monkeypatch.setattr(volume_make.packages, "missing", lambda _needs: [])
     for answer, missing in ((0, []), (1, ["tpm2-tools"])):
         done = subprocess.CompletedProcess([], answer, "", "TPM2 support is not installed.")
         monkeypatch.setattr(tpm2.system, "run", lambda *_args, done=done: done)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 import os
@@ -36,14 +37,14 @@ class SharedWalk(CappedWalk):
         self.workers = workers
 
     def _run_units(self, units: list[Unit]) -> None:
-        groups: dict[tuple[str, str], list[Unit]] = {}
-        for unit in units:
-            groups.setdefault((unit.top, (unit.below or "")[:1]), []).append(unit)
+        # Of neighbours only: a pass that begins in the middle of a group comes round to the rest of it last.
+        by_name = itertools.groupby(units, key=lambda unit: (unit.top, (unit.below or "")[:1]))
+        groups = [list(group) for _key, group in by_name]
         workers = min(self.workers, len(groups))
         if workers < 2:
             self._run_share(units)
         else:
-            self._run_shared(units, list(groups.values()), workers)
+            self._run_shared(units, groups, workers)
 
     def _run_share(self, units: list[Unit]) -> None:
         """One process's part of the units."""

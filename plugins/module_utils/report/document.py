@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv.judge_found import HOST, PREFIX
+from ..kv.judge_found import HOST, PREFIX
 
 SCHEMA = 1
 BAD = ("fail", "unknown")

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv.judge_found import PREFIX
-
+from ..kv.judge_found import PREFIX
 from .document import AUDITED, by_severity
 
 # What XML 1.0 cannot hold, even escaped.
