@@ -178,5 +178,8 @@ def test_real_nftables_are_read_as_they_are(tmp_path) -> None:
     )
     (tmp_path / "rules").write_text(load.replace(";add", "\nadd").replace("; add", "\nadd"))
     shell = f"nft -f {tmp_path}/rules && {sys.executable} -c '{script}'"
-    answer = subprocess.run(["unshare", "-n", "sh", "-c", shell], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    answer = subprocess.run(
+        ["unshare", "-n", "sh", "-c", shell], capture_output=True, text=True, check=True, env=environment
+    )
     assert json.loads(answer.stdout) == [NAMED, CLOSED, OPEN]
