@@ -110,27 +110,6 @@ def test_swap_is_safe_only_with_a_key_that_dies_with_the_boot(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("states", "resume", "swap", "masked", "can"),
-    [
-        ("freeze mem disk", "0:0", None, False, False),
-        ("freeze mem disk", "8:2", None, False, True),
-        ("freeze mem disk", "8:2", None, True, False),
-        ("freeze mem", "8:2", None, False, False),
-        # systemd looks for a swap of its own.
-        ("freeze mem disk", "0:0", CLEAR, False, True),
-        ("freeze mem disk", "0:0", Swap("/dev/dm-1", True, "plain dm-crypt"), False, False),
-    ],
-)
-def test_a_host_that_can_write_its_memory_to_disk_is_told(tmp_path, states, resume, swap, masked, can) -> None:
-    roots = make(tmp_path, sys__power__state=states + "\n", sys__power__resume=resume + "\n")
-    if masked:
-        unit = tmp_path / "etc/systemd/system/hibernate.target"
-        unit.parent.mkdir(parents=True)
-        unit.symlink_to("/dev/null")
-    assert evidence_spill.hibernates((swap,) if swap else (), roots) is can
-
-
-@pytest.mark.parametrize(
     ("cgroup", "limit", "safe"),
     [("0::/a/b\n", "0", True), ("0::/a/b\n", "max", False), ("4:memory:/a/b\n0::/\n", "0", False)],
 )

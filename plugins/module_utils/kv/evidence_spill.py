@@ -92,18 +92,6 @@ def swaps(roots: Roots) -> tuple[Swap, ...] | None:
     return tuple(found)
 
 
-def hibernates(swaps: Sequence[Swap] | None, roots: Roots) -> bool:
-    """Can the host write its memory, keys included, to disk? systemd finds a swap for that by itself."""
-    states = _line(os.path.join(roots.sys, "power/state"))
-    if states is not None and "disk" not in states.split():
-        return False
-    unit = os.path.join(roots.etc, "systemd/system/hibernate.target")
-    if os.path.islink(unit) and os.path.realpath(unit) == "/dev/null":
-        return False
-    resume = (_line(os.path.join(roots.sys, "power/resume")) or "0:0") != "0:0"
-    return resume or any(not swap.safe for swap in swaps or ())
-
-
 def no_swap(process: discovery.Process, roots: Roots) -> bool:
     """May the running process never be swapped? Read from its cgroup and those above: a setting is no proof."""
     text = _line(f"{roots.proc}/{process.pid}/cgroup") or ""
@@ -140,7 +128,7 @@ def _excludes(text: str, path: str) -> bool:
 def look(path: str, processes: Sequence[discovery.Process], host: Any, roots: Roots | None = None) -> Spill:
     """Everything for one tier. processes: those of its services; host: what is known of the host."""
     roots = roots or Roots()
-    tagged, room, areas = False, None, swaps(roots)
+    tagged, room = False, None
     try:
         with fsio.opened(path) as fd:
             room = os.fstatvfs(fd)
@@ -148,10 +136,10 @@ def look(path: str, processes: Sequence[discovery.Process], host: Any, roots: Ro
     except (OSError, fsio.UnsafePath):
         pass
     return Spill(
-        swaps=areas,
+        swaps=swaps(roots),
         core_pattern=_line(os.path.join(roots.proc, "sys/kernel/core_pattern")),
         crash_kernel=_line(os.path.join(roots.sys, "kernel/kexec_crash_loaded")) == "1",
-        hibernates=hibernates(areas, roots),
+        hibernates=(_line(os.path.join(roots.sys, "power/resume")) or "0:0") != "0:0",
         orphans=_orphaned(roots.proc),
         no_swap={one.pid: no_swap(one, roots) for one in processes},
         tagged=tagged,
