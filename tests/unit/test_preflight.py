@@ -93,7 +93,6 @@ UNITS = dict(GOOD.units)
         (replace(GOOD, init="init"), "-", "not systemd"),
         (replace(GOOD, python=(3, 8)), "-", "3.8"),
         (replace(GOOD, python=()), "-", "missing"),
-        (replace(GOOD, lacks=("/usr/sbin/cron",)), "-", "no apt-get, and /usr/sbin/cron"),
         (replace(GOOD, dm_crypt=False), "volume.backend", "dm_crypt"),
         (replace(GOOD, kernel=(5, 4)), "volume.backend", "nosymfollow"),
         (replace(GOOD, accounts={"vllm": Account(0, 0)}), "owner", "root under another name"),
@@ -200,17 +199,6 @@ def test_a_unit_without_user_is_a_warning_unless_it_runs_containers(monkeypatch:
     tier = {**CHAT, "services": ["vllm.service", "docker.service"]}
     (text,) = preflight.warnings(document(tier), facts)
     assert "vllm.service sets no User=" in text
-
-
-def test_a_host_without_apt_is_refused_only_for_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = {"/usr/sbin/cron", "/usr/bin/setfacl", "/sbin/cryptsetup"}
-    monkeypatch.setattr(preflight.os.path, "exists", lambda path: path in there)
-    monkeypatch.setattr(preflight.shutil, "which", lambda name, path: None)
-    assert preflight.lacks(False) == ()
-    assert preflight.lacks(True) == ("/sbin/mkfs.ext4", "/lib/systemd/systemd-cryptsetup")
-    monkeypatch.setattr(preflight.shutil, "which", lambda name, path: "/usr/bin/apt-get")
-    there.clear()
-    assert preflight.lacks(True) == ()
 
 
 @pytest.mark.parametrize(

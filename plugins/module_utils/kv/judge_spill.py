@@ -74,8 +74,7 @@ def no_spill(evidence: Evidence) -> Verdict:
         parts.fail("a crash kernel is loaded: its dump holds keys and blocks", "disable kdump")
     if spill.hibernates:
         parts.fail(
-            "the host can hibernate: that writes the memory-only key to disk",
-            "systemctl mask hibernate.target, or have no swap but with a random key",
+            "the host can hibernate: that writes the memory-only key to disk", "mask hibernate.target, no resume="
         )
     if spill.orphans is None:
         parts.unknown("which files in /dev/shm are still mapped cannot be seen", "run the audit as root")

@@ -52,7 +52,6 @@ class Facts:
     sys_uid_max: int = 999
     remove_ipc: bool = True
     can_add_accounts: bool = True
-    lacks: tuple[str, ...] = ()
     accounts: Mapping[Any, Account | None] = field(default_factory=dict)
     units: Mapping[str, Unit] = field(default_factory=dict)
     volumes: Mapping[str, Seen] = field(default_factory=dict)
@@ -111,16 +110,6 @@ def _dm_crypt() -> bool:
         return system.run(["modprobe", "--dry-run", "--quiet", "dm_crypt"], 60).returncode == 0
     except HostError:
         return False
-
-
-def lacks(own_volumes: bool) -> tuple[str, ...]:
-    """Programs that the roles would install on a host that has no apt-get to install them with."""
-    if shutil.which("apt-get", path=system.PATH):
-        return ()
-    # Where the roles look for them: another cron has another unit.
-    needed = ["/usr/sbin/cron", "/usr/bin/setfacl"]
-    needed += ["/sbin/cryptsetup", "/sbin/mkfs.ext4", "/lib/systemd/systemd-cryptsetup"] if own_volumes else []
-    return tuple(path for path in needed if not os.path.exists(path))
 
 
 def _unit_states(services: Sequence[str]) -> dict[str, Unit]:
@@ -184,7 +173,6 @@ def gather(document: Document) -> Facts:
         sys_uid_max=sys_uid_max(_text("/etc/login.defs")),
         remove_ipc=remove_ipc([_text(path) for path in logind_files()]),
         can_add_accounts=shutil.which("useradd", path=system.PATH) is not None,
-        lacks=lacks(bool(volumes)),
         accounts={owner: system.account_of(owner) for owner in owners},
         units=states,
         volumes=volumes,
@@ -228,9 +216,6 @@ def judge(document: Document, facts: Facts, wipes: Sequence[dict[str, Any]] = ()
     if facts.python < MIN_PYTHON:
         found = ".".join(map(str, facts.python)) or "missing"
         wrong("-", "-", f"{PYTHON} is {found}; kvtier needs 3.9", "install python3 3.9 or newer")
-    if facts.lacks:
-        reason = f"there is no apt-get, and {', '.join(facts.lacks)} cannot be installed"
-        wrong("-", "-", reason, "use Debian or Ubuntu: this version is not written for other distributions")
     if own and not facts.dm_crypt:
         fix = "boot a kernel that has it, or declare the tiers with `volume: {backend: existing}`"
         wrong(own[0]["name"], "volume.backend", "this kernel has no dm_crypt", fix)
