@@ -103,6 +103,13 @@ TREES: dict[str, Tree] = {
         strangers=("x.safetensors", f"{UUID}/.safetensors", f"{UUID}/x.lock", f"{UUID}/x.safetensors\n"),
         stranger_dirs=("g" * 32, "f" * 31, f"{UUID}/{UUID}"),
     ),
+    "vllm_hidden_states": Tree(
+        blocks=("cmpl-0a1b2c-0.safetensors", "chatcmpl-it is mine.safetensors"),
+        temps=("cmpl-0a1b2c-0.safetensors.lock",),
+        strangers=("model.safetensors", "model-00001-of-00002.safetensors", "cmpl-.safetensors", "cmpl-x.lock",
+                   "xcmpl-x.safetensors", "cmpl-x.safetensors\n", "cmpl-x.safetensors.lock.old"),
+        stranger_dirs=("cmpl-x",),
+    ),
     "kvcr": Tree(
         blocks=("g3-0.kvcr", "a.b_c.kvcr"),
         strangers=("g3-0", "g3.bin", ".kvcr", "-x.kvcr", "g3.kvcr.old", "g3.kvcr\n", "g 3.kvcr", "\u0661.kvcr"),

@@ -194,22 +194,43 @@ def test_whatever_takes_a_leafs_place_hangs_and_stops_nothing(place, monkeypatch
         elif put == "symlink":
             place.leaf.symlink_to(place.outside.root)
 
-    real = IndexedWalk._listed
+    real = os.scandir
 
-    def listed(self, *arguments):
-        names = real(self, *arguments)
-        if any(name == place.leaf.name for name, _inode in names):
+    def listed(path):
+        with real(path) as entries:
+            found = list(entries)
+        if isinstance(path, int) and any(entry.name == place.leaf.name for entry in found):
             swap()
-        return names
+        return Entries(found)
 
     with monkeypatch.context() as patch:
         if when == "before its stat":
-            patch.setattr(IndexedWalk, "_listed", listed)
+            patch.setattr(os, "scandir", listed)
         else:
             after_its_stat(patch, place.leaf.name, swap)
         found = place.walk()
     assert found.complete and not ended & place.tree.files() and found.errors == {}
     assert found.not_regular == (put != "nothing")
+
+
+class Entries(list):
+    """What os.scandir() gives, of a list."""
+
+    def __enter__(self):
+        return iter(self)
+
+    def __exit__(self, *_):
+        return None
+
+
+class Entry:
+    """An entry of a directory with the inode of what its name leads to now."""
+
+    def __init__(self, entry, fd) -> None:
+        self.name, self.is_dir, self.fd = entry.name, entry.is_dir, fd
+
+    def inode(self) -> int:
+        return os.stat(self.name, dir_fd=self.fd).st_ino
 
 
 # -- mounts
@@ -226,10 +247,8 @@ def test_a_directory_mounted_over_a_leaf_is_not_counted(tmp_path, guarded):
         place.outside.block(1, 60, size=999)
         mount("--bind", place.outside.path(LEAF), place.leaf)
         if not guarded:
-            real = IndexedWalk._listed
-            IndexedWalk._listed = lambda self, *arguments: [
-                (name, os.stat(name, dir_fd=arguments[0]).st_ino) for name, _inode in real(self, *arguments)
-            ]
+            real = os.scandir
+            os.scandir = lambda fd: Entries([Entry(entry, fd) for entry in real(fd)])
         found = place.walk()
         return found.blocks, found.block_bytes, found.not_regular
 
@@ -308,9 +327,10 @@ def test_where_much_has_ended_leaves_are_opened_at_once(place, monkeypatch):
     looks = []
     real = IndexedWalk._look
 
-    def look(self, listed, *arguments):
-        looks.append(len(listed))
-        return real(self, listed, *arguments)
+    def look(self, *arguments):
+        listed, unread = real(self, *arguments)
+        looks.append(listed)
+        return listed, unread
 
     monkeypatch.setattr(IndexedWalk, "_look", look)
     assert place.walk().expired == 16 and place.tree.files() == set() and looks == [8]

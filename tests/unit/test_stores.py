@@ -24,7 +24,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv.stores import
 )
 
 DAY = 86400
-LIVE = {"vllm_fs", "llmd_fs", "lmcache_fs", "sglang_file", "sglang_nixl", "llamacpp_slots"}
+LIVE = {"vllm_fs", "llmd_fs", "lmcache_fs", "sglang_file", "sglang_nixl", "llamacpp_slots", "vllm_hidden_states"}
 WITHOUT_FILES = {"vllm_obj", "vllm_p2p"}
 WITH_FILES = sorted(set(STORES) - WITHOUT_FILES)
 

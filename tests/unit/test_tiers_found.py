@@ -97,6 +97,11 @@ def transfer(settings=None):
         ),
         (("vllm", "serve", *transfer({"kv_connector": "ExampleConnector"})), {}, [("vllm_example", "/tmp")]),
         (
+            ("vllm", "serve", *transfer({"kv_connector": "ExampleHiddenStatesConnector"})),
+            {},
+            [("vllm_hidden_states", "/tmp")],
+        ),
+        (
             (
                 "vllm",
                 "serve",

@@ -31,8 +31,6 @@ _WORTH = 4
 _DIR_MASK = 0o170077
 _NEVER = float("inf")
 _MANY_NAMES = 4096
-# Name and inode number of a directory's entry.
-Name = tuple[str, int]
 
 
 class IndexedWalk(SharedWalk):
@@ -51,7 +49,7 @@ class IndexedWalk(SharedWalk):
         self._read: dict[str, bytes] = {}
         self._settled_before = self._plain_read = 0
         self._looks = True
-        self._leaf_names: set[str] = set()
+        self._leaf_names: dict[int, set[str]] = {}
 
     def _run_units(self, units: list[Unit]) -> None:
         for unit in units:
@@ -82,35 +80,34 @@ class IndexedWalk(SharedWalk):
         """All leaves of one unit: passed over, looked at or read, whichever is the least. True if there is nothing."""
         before = self._files_seen
         self._settled_before = settled_before(time.time_ns())
-        rest = listed = self._listed(fd, info, level, path, reachable)
         old_data = self._old.pop(unit, b"")
         known = {} if self.full else decode_unit(old_data)
         passed: list[str] = []
-        self._read = {}
+        self._read, self._plain_read = {}, 0
         # Names are looked up from here on from the open directory, whatever becomes of its own name.
         os.fchdir(fd)
-        if known:
-            passed, rest = self._pass_over(listed, known, info.st_dev)
         # What the caps delete depends on the counts, so they are made of what was opened.
-        if not rest:
-            unread = []
-        elif level.leaf is not None and self._looks and self._kept is None:
-            unread = self._look(rest, level.leaf, info.st_dev)
+        looks = self._looks and not known and self._kept is None and level.leaf is not None and info.st_size <= SMALL
+        if looks:
+            listed, unread = self._look(fd, level, info.st_dev)
         else:
-            unread = [name for name, _inode in rest]
-        looked = len(rest) - len(unread)
-        self._plain_read = 0
+            names = unread = self._listed(fd, info, level, path, reachable)
+            listed = len(names)
+            if known:
+                passed, unread = self._pass_over(names, known, info.st_dev)
+        rest = listed - len(passed)
+        opened = len(unread)
         if unread:
             self._below(fd, self._known_dirs(fd, unread, level, path, reachable), path, reachable)
         if rest:
-            self._looks = (looked + self._plain_read) * _WORTH >= len(rest) * (_WORTH - 1)
+            self._looks = (rest - opened + self._plain_read) * _WORTH >= rest * (_WORTH - 1)
         self._keep(unit, old_data, passed, len(known))
         return not listed and self._files_seen == before
 
-    def _pass_over(self, listed: list[Name], known: dict[str, Fields], device: int) -> tuple[list[str], list[Name]]:
+    def _pass_over(self, names: list[str], known: dict[str, Fields], device: int) -> tuple[list[str], list[str]]:
         """Count the leaves that are as they were and hold nothing that can have ended; their names, and the others."""
         passed: list[str] = []
-        rest: list[Name] = []
+        rest: list[str] = []
         get, look, owner_uid, ages, now, capped = (
             known.get,
             os.lstat,
@@ -124,16 +121,16 @@ class IndexedWalk(SharedWalk):
         blocks = size = loose = slot = 0
         oldest, newest = _NEVER, -_NEVER
         from_age = to_age = _NEVER
-        for named in listed:
-            leaf = get(named[0])
+        for name in names:
+            leaf = get(name)
             if leaf is None:
-                rest.append(named)
+                rest.append(name)
                 continue
             inode, mtime, ctime, count, length, first, last = leaf
             try:
-                seen = look(named[0])
+                seen = look(name)
             except OSError:
-                rest.append(named)
+                rest.append(name)
                 continue
             if not (
                 inode == seen.st_ino
@@ -144,9 +141,9 @@ class IndexedWalk(SharedWalk):
                 and seen.st_uid == owner_uid
                 and seen.st_dev == device
             ):
-                rest.append(named)
+                rest.append(name)
                 continue
-            passed.append(named[0])
+            passed.append(name)
             if seen.st_mode & 0o077:
                 loose += 1
             if not count:
@@ -173,8 +170,10 @@ class IndexedWalk(SharedWalk):
             self._count_blocks(blocks, size, oldest, newest)
         return passed, rest
 
-    def _look(self, listed: list[Name], level: Dir, device: int) -> list[str]:
-        """Count the leaves that hold nothing but closed blocks of ours that stay; names of those to be opened.
+    def _look(self, fd: int, level: Dir, device: int) -> tuple[int, list[str]]:
+        """Count the leaves that hold nothing but closed blocks of ours that stay.
+
+        Returns how many entries there are, and the names of those that are to be opened.
 
         A leaf is looked at by its name, which is fewer calls than opening it. Nobody holds that name meanwhile, so all
         that this can end in is "nothing to do here": whatever else there is, is judged again by the open directory.
@@ -182,15 +181,23 @@ class IndexedWalk(SharedWalk):
         index says of it is never believed.
         """
         look, listdir, owner_uid, ages, now = os.lstat, os.listdir, self.owner_uid, self._age_counts, self.now
-        is_leaf, is_block, pause = level.pattern.fullmatch, level.plain_block, self.pause
+        is_leaf, prune, pause = level.dir_for, level.dirs[0].prune, self.pause
+        is_block = level.dirs[0].plain_block or level.file_for
         low, high = now - self.policy.retention, now + FUTURE_SLACK
         unread: list[str] = []
+        try:
+            with os.scandir(fd) as found:
+                listed = [(entry.name, entry.inode()) for entry in found]
+        except OSError as error:
+            self._error(error)
+            return 0, []
+        self._files_seen += len(listed)
         dirs = entries = blocks = size = slot = 0
         oldest, newest = _NEVER, -_NEVER
         from_age = to_age = _NEVER
         read, settled = self._read, self._settled_before
         # The same few names come back in each unit.
-        leaf_names = self._leaf_names
+        leaf_names = self._leaf_names.setdefault(id(level), set())
         if len(leaf_names) > _MANY_NAMES:
             leaf_names.clear()
         try:
@@ -243,7 +250,7 @@ class IndexedWalk(SharedWalk):
                         for mtime in mtimes:
                             slot, from_age, to_age = age_slot(now - mtime)
                             ages[slot] += 1
-                elif level.prune and self._aged(info):
+                elif prune and self._aged(info):
                     unread.append(name)
                     continue
                 else:
@@ -260,20 +267,19 @@ class IndexedWalk(SharedWalk):
             self._files_seen += entries
             if blocks:
                 self._count_blocks(blocks, size, oldest, newest)
-        return unread
+        return len(listed), unread
 
-    def _listed(self, fd: int, info: os.stat_result, level: Dir, path: str, reachable: bool) -> list[Name]:
-        """The leaves in one directory; of a small one all names: what is no leaf's is judged after that."""
+    def _listed(self, fd: int, info: os.stat_result, level: Dir, path: str, reachable: bool) -> list[str]:
+        """Names of the leaves in one directory; of a small one all names: what is no leaf's is judged after that."""
         if level.leaf is None or info.st_size > SMALL:
-            return [(name, 0) for name, _below in self._scan(fd, level, path, reachable)]
+            return [name for name, _below in self._scan(fd, level, path, reachable)]
         try:
-            with os.scandir(fd) as found:
-                listed = [(entry.name, entry.inode()) for entry in found]
+            names = os.listdir(fd)
         except OSError as error:
             self._error(error)
             return []
-        self._files_seen += len(listed)
-        return listed
+        self._files_seen += len(names)
+        return names
 
     def _known_dirs(self, fd: int, names: list[str], level: Dir, path: str, reachable: bool) -> list[tuple[str, Dir]]:
         """Those of the names that a leaf may have, with its level; the others are judged."""

@@ -32,6 +32,12 @@ SHARED_MEMORY = re.compile(r"vllm_offload_.+\.mmap(?:\.\d{1,2})?", re.ASCII)
 # Files by which a value may be meant: arguments that name one.
 _CONFIG = ("--config", "--lmcache-config", "--lmcache-config-file")
 _MAX_CONNECTORS = 32
+# Connectors that write below shared_storage_path, and the store that this is.
+_SHARED_STORAGE = {
+    "ExampleConnector": "vllm_example",
+    "SharedStorageConnector": "vllm_example",
+    "ExampleHiddenStatesConnector": "vllm_hidden_states",
+}
 # Listeners that engines open for their own kind: first and last port, and what speaks there.
 PORTS = (
     (5710, 5741, "vLLM p2p tier"),
@@ -160,12 +166,12 @@ def _connector(settings: _Settings, transfer: Mapping[str, Any], depth: int) -> 
             _secondary(settings, tier, by)
     if extra.get("spec_name") == "SharedStorageOffloadingSpec":
         settings.add("llmd_fs", extra.get("shared_storage_path"), by)
-    elif name in ("ExampleConnector", "SharedStorageConnector"):
+    elif name in _SHARED_STORAGE:
         path = extra.get("shared_storage_path")
         if path:
-            settings.add("vllm_example", path, by)
+            settings.add(_SHARED_STORAGE[name], path, by)
         else:
-            _default(settings, "vllm_example", by)
+            _default(settings, _SHARED_STORAGE[name], by)
     elif name == "HF3FSKVConnector":
         path = extra.get("hf3fs_storage_path")
         if path:

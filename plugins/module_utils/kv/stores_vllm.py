@@ -150,6 +150,34 @@ STORES = (
         ),
     ),
     Store(
+        name="vllm_hidden_states",
+        title="vLLM ExampleHiddenStatesConnector: hidden states and token ids of each request, for a client to fetch",
+        engine="vllm",
+        # Named after the request: `cmpl-` or `chatcmpl-` and what the client may choose. Any other name could be a
+        # model's weights. A lock is made with the request, and the client has to remove it.
+        layout=Dir(
+            files=(
+                File(BLOCK, name(r"(?:chat)?cmpl-.+\.safetensors")),
+                File(TEMP, name(r"(?:chat)?cmpl-.+\.safetensors\.lock")),
+            ),
+        ),
+        live=True,
+        live_from=None,
+        removing="the engine never reads it; a client that comes for it later finds nothing",
+        default_paths=("/tmp",),  # noqa: S108  where the engine writes, not we
+        dangers=(
+            Danger(
+                "a file holds the prompt's token ids themselves, 0644 in /tmp unless told otherwise, and goes only if "
+                "the client removes it",
+                "vLLM 0.32.0 example_hidden_states_connector.py:69-79,178-179,287,343",
+            ),
+            Danger(
+                "with allow_custom_save_path any API client writes wherever the server may: such files are in no tier",
+                "vLLM 0.32.0 example_hidden_states_connector.py:225-233",
+            ),
+        ),
+    ),
+    Store(
         name="kvcr",
         memory=MEMORY,
         title="KV Cache Runner, tier G3 (vLLM secondary tier `kvcr`, 0.30 and later)",
