@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import email.utils
 import socket
 from urllib.parse import parse_qs, urlsplit
 
@@ -120,7 +121,8 @@ def test_uploads_are_found_where_the_server_takes_the_prefix_for_a_whole_key(wee
     for key in (block(2), "other/upload", "qwen/notes"):
         weed.client.create_multipart_upload(Bucket=bucket, Key=key)
     weed.age(bucket, 30)
-    none = (200, {}, document("ListMultipartUploadsResult", "<IsTruncated>false</IsTruncated>"))
+    now = {"Date": email.utils.formatdate(usegmt=True)}
+    none = (200, now, document("ListMultipartUploadsResult", "<IsTruncated>false</IsTruncated>"))
 
     def exact(method, path, body):
         asked = parse_qs(urlsplit(path).query, keep_blank_values=True)
@@ -130,7 +132,7 @@ def test_uploads_are_found_where_the_server_takes_the_prefix_for_a_whole_key(wee
         between.meddle = exact
         options = weed.options(bucket, endpoint=between.endpoint, retention_minutes=WEEK)
         found = run("bucket_lifecycle_info", **options)
-        assert found["proof"]["uploads"]["overdue"] == 1 and found["proof"]["strangers"] == 1, found["proof"]
+        assert (found["proof"]["uploads"]["overdue"], found["proof"]["strangers"]) == (1, 1), str(found["proof"])
         assert "overdue_uploads" in {one["code"] for one in found["findings"]}
         record = Sweeper(tmp_path, weed, bucket, endpoint=between.endpoint).passes()
     assert record["exit"] == 0 and record["deleted"]["uploads"] == 1, record
