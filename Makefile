@@ -17,9 +17,9 @@ RELEASE ?= bookworm
 MINUTES ?= 2
 SCENARIO ?= default
 WHAT ?= cost purge
-export INVENTORY ARGS KEEP CORE OLD PYTHON RELEASE
+export INVENTORY ARGS KEEP CORE OLD PYTHON RELEASE IMAGE
 
-.PHONY: help setup build harden shell down test test-all lint unit unit-managed sanity importer ee testbed integration incumbent rgw buckets boto-old bucket-host claims engine llama engine-host molecule upgrade soak soak-engine bench bench-volume docs changelog lock report gateway-fuzz clean
+.PHONY: help setup build harden shell down test test-all lint unit unit-managed sanity importer ee testbed integration incumbent rgw buckets boto-old bucket-host claims engine llama engine-host molecule upgrade distro soak soak-engine bench bench-volume docs changelog lock report gateway-fuzz clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -99,6 +99,10 @@ molecule: build ## A scenario on test-bed hosts (SCENARIO=gateway for another on
 
 upgrade: ## The scenario of a host that an older artifact hardened (OLD=commit); RELEASE=trixie for Debian 13
 	@$(MAKE) molecule SCENARIO=upgrade
+
+distro: export LLMHOST_PACKAGES = cloud-image-utils curl
+distro: build ## A host from a distribution's own cloud image, hardened (IMAGE=ubuntu-24.04, rocky-9 and others)
+	@tests/tools/distro.sh
 
 soak: setup ## Real vLLM fs tiers of two releases at full speed while kvtier expires them each second (MINUTES=2)
 	@python tests/soak/soak.py --minutes $(MINUTES)
