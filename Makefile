@@ -16,9 +16,10 @@ export PYTHONDONTWRITEBYTECODE := 1
 RELEASE ?= bookworm
 MINUTES ?= 2
 SCENARIO ?= default
+WHAT ?= cost purge
 export INVENTORY ARGS KEEP CORE OLD PYTHON RELEASE
 
-.PHONY: help setup build harden shell down test test-all lint unit unit-managed sanity importer ee testbed integration incumbent rgw buckets boto-old bucket-host claims engine llama molecule upgrade soak soak-engine bench docs changelog lock report gateway-fuzz clean
+.PHONY: help setup build harden shell down test test-all lint unit unit-managed sanity importer ee testbed integration incumbent rgw buckets boto-old bucket-host claims engine llama molecule upgrade soak soak-engine bench bench-volume docs changelog lock report gateway-fuzz clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -87,6 +88,10 @@ report: export LLMHOST_PACKAGES = chromium chromium-driver $(if $(shell command 
 report: build ## The audit's report in headless Chromium with axe-core (Debian's Chromium, axe-core from npm once)
 	@pytest tests/report $(ARGS)
 
+# The TPM of its host is emulated.
+ifeq ($(SCENARIO),volume_tpm)
+molecule: export LLMHOST_PACKAGES = swtpm
+endif
 molecule: build ## A scenario on a test-bed host (SCENARIO=gateway for another one, RELEASE=trixie for Debian 13)
 	@LLMHOST_RELEASE=$(RELEASE) molecule test -s $(SCENARIO) $(ARGS)
 
@@ -101,6 +106,9 @@ soak-engine: setup ## The whole vLLM 0.29 on the CPU answers over HTTP while kvt
 
 bench: setup ## Expiry against find, bfs, fd and systemd-tmpfiles (ARGS="--blocks 10000000" for the large tree)
 	@PYTHONPATH=.build/pythonpath benchmarks/expire.py $(ARGS)
+
+bench-volume: testbed build ## What dm-crypt costs the real writer, and purges of few and many blocks, on a test-bed host (WHAT=cost or purge, ARGS)
+	@for what in $(WHAT); do PYTHONPATH=.build/pythonpath benchmarks/volume.py $$what $(ARGS); done
 
 claims: setup ## Compare every vLLM release on PyPI with what is known of its settings and of what removes blocks
 	@python tests/tools/claims.py $(ARGS)

@@ -12,15 +12,15 @@ short_description: Put tiers on encrypted volumes
 version_added: 0.1.0
 description:
   - Gives every tier of the data map that has a volume of backend V(dmcrypt) its image file or header, its entries in
-    C(/etc/crypttab) and C(/etc/fstab), and mounts it. The key is random, lives in kernel memory only and is new at
-    each boot.
+    C(/etc/crypttab) and C(/etc/fstab), and mounts it. The key is random; it lives in kernel memory only and is new at
+    each boot, or opens a LUKS2 header from a key file or sealed by the TPM.
   - Blocks that lay in the path before the mount are destroyed, only names that the store registry knows. Names it does
     not know make the module fail before the mount, untouched. What remains below the mount is an empty directory,
     root's, mode 0000 and immutable.
-  - Never stops or restarts a volume that is open, never replaces a file or a logical volume that this collection did not
-    make, never makes one smaller. A larger size makes file or logical volume, mapping and file system grow in use.
-  - What differs from the map is made right where nothing is lost (lines of the tables, mount options, LUKS flags, copy of
-    the header); else the module fails with the commands that give the old volume up.
+  - Never stops or restarts a volume that is open, never replaces a file or a logical volume that this collection did
+    not make, never makes one smaller. A larger size makes file or logical volume, mapping and file system grow in use.
+  - What differs from the map is made right where nothing is lost (lines of the tables, mount options, LUKS flags, copy
+    of the header); else the module fails with the commands that give the old volume up.
   - A run that was killed is finished by the next one.
 options:
   data_map:

@@ -17,7 +17,7 @@ from pathlib import Path
 import bed_guest
 import bed_image
 from bed_guest import Guest
-from bed_host import BedError, check_prereq, lock, missing_packages, prereq_message, system_path
+from bed_host import BedError, check_prereq, check_tpm, lock, missing_packages, prereq_message, system_path
 
 
 def guest_name(text: str) -> str:
@@ -53,11 +53,14 @@ def cmd_up(args: argparse.Namespace) -> int:
         guest = Guest(args.name)
         if guest.running:
             raise BedError(f"guest {args.name} runs already: bed.py reset {args.name}, or bed.py down {args.name}")
+        if args.tpm:
+            check_tpm()
         try:
             if not (args.cold and guest.meta):
                 found = bed_image.image(args.release)
-                guest.create(found.release, found.path, found.accel, found.ready, args.disk)
-            guest.start(load=not args.cold)
+                guest.create(found.release, found.path, found.accel, found.ready, args.disk, tpm=args.tpm)
+            # The snapshot's machine has no TPM, and none can be plugged in.
+            guest.start(load=not (args.cold or guest.meta.get("tpm")))
             guest.wait_ssh()
         except BaseException:
             guest.end()
@@ -151,6 +154,7 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--disk", action="append", type=disk_size, default=[], metavar="SIZE", help="one more disk, by-id virtio-bed-N"
     )
+    up.add_argument("--tpm", action="store_true", help="with a TPM 2.0 (swtpm); boots instead of loading the snapshot")
     add("reboot", "reboot a guest and wait for it")
     add("reset", "back to the snapshot, in place")
     add("kill", "power loss")

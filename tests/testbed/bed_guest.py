@@ -58,6 +58,12 @@ def disk_arguments(number: int) -> tuple[str, str]:
     return drive, f"virtio-blk-pci,drive=data{number},id=disk{number},serial=bed-{number}"
 
 
+TPM_STATE = "tpm"
+TPM_DEVICE = (
+    "-chardev socket,id=tpm,path=tpm.sock -tpmdev emulator,id=tpm0,chardev=tpm -device tpm-crb,tpmdev=tpm0".split()
+)
+
+
 def ssh_options(key: str, control: str | None) -> list[str]:
     options = {
         "IdentitiesOnly": "yes",
@@ -146,7 +152,15 @@ class Guest:
             raise BedError(f"guest {self.name} is not running: bed.py up {self.name} --cold boots its disk")
         return self
 
-    def create(self, release: str, image: Path, accel: str, ready: Path | None, disks: Sequence[str] = ()) -> None:
+    def create(
+        self,
+        release: str,
+        image: Path,
+        accel: str,
+        ready: Path | None,
+        disks: Sequence[str] = (),
+        tpm: bool = False,
+    ) -> None:
         """A fresh folder: a copy of the snapshot's small disk, or for its making an empty one, over the shared base.
 
         disks: sizes of more disks, empty ones.
@@ -164,7 +178,7 @@ class Guest:
         for number, size in enumerate(disks):
             blank = ["qemu-img", "create", "-q", "-f", "qcow2", f"data{number}.qcow2", size]
             subprocess.run(blank, check=True, cwd=self.path)
-        self.meta = {"release": release, "image": str(image), "accel": accel, "disks": list(disks)}
+        self.meta = {"release": release, "image": str(image), "accel": accel, "disks": list(disks), "tpm": tpm}
         self.save()
 
     def save(self) -> None:
@@ -185,6 +199,7 @@ class Guest:
                 for number in self.disks():
                     drive, device = disk_arguments(number)
                     command += ["-drive", drive, "-device", device]
+            command += self.start_tpm()
             with open(self.path / "qemu.log", "wb") as log:
                 process = subprocess.Popen(
                     command, cwd=self.path, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -200,6 +215,20 @@ class Guest:
                 raise BedError(f"QEMU ended at once for {self.name}: {log_text.strip()}")
             self.meta.pop("port")
         raise BedError(f"no free loopback port for {self.name}")
+
+    def start_tpm(self) -> list[str]:
+        """Arguments of QEMU for the guest's TPM; its state outlives the guest, and without its folder it is another."""
+        if not self.meta.get("tpm"):
+            return []
+        state = self.path / TPM_STATE
+        state.mkdir(mode=0o700, exist_ok=True)
+        # Ends with QEMU's connection. It changes to / before it opens its state, so that one name is absolute.
+        command = ["swtpm", "socket", "--tpm2", "--tpmstate", f"dir={state}", "--ctrl", "type=unixio,path=tpm.sock",
+                   "--terminate", "--daemon"]  # fmt: skip
+        done = subprocess.run(command, cwd=self.path, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BedError(f"swtpm for {self.name}: {done.stderr.strip()}")
+        return TPM_DEVICE
 
     def disks(self) -> list[int]:
         """Numbers of the disks that are there; a test takes one away by renaming its file while the guest is down."""

@@ -27,6 +27,7 @@ PACKAGES = {
     "setpriv": "util-linux",
     "tar": "tar",
 }
+TPM_PACKAGE = "swtpm"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 KVM_PROBE_SECONDS = 15
 
@@ -64,6 +65,12 @@ def check_prereq() -> None:
     missing = missing_packages()
     if missing:
         raise BedError(prereq_message(missing, os.geteuid() == 0))
+
+
+def check_tpm() -> None:
+    """Only guests that get a TPM need its emulator."""
+    if shutil.which("swtpm") is None:
+        raise BedError(prereq_message({TPM_PACKAGE: ["swtpm"]}, os.geteuid() == 0))
 
 
 def cache_dir() -> Path:

@@ -30,7 +30,7 @@ INSTALLED = (
 # what a play installs: the guest has no way out, so the packages wait in a local repository
 OFFERED = {
     "bookworm": (
-        "acl cryptsetup-bin xfsprogs lvm2 mdadm fdisk nginx libnginx-mod-http-lua python3-boto3"
+        "acl cryptsetup-bin xfsprogs lvm2 mdadm fdisk tpm2-tools crun nginx libnginx-mod-http-lua python3-boto3"
     ).split()
 }
 OFFERED["trixie"] = [*OFFERED["bookworm"], "systemd-cryptsetup"]

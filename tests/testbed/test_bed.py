@@ -202,3 +202,25 @@ def test_more_disks_have_stable_names_and_sane_sizes() -> None:
     for size in ("1", "1T", "0G", "1G,file=/etc/shadow"):
         with pytest.raises(SystemExit):
             bed.parser().parse_args(["up", "x", "--disk", size])
+
+
+def test_a_guest_has_a_tpm_only_if_asked_and_its_state_is_its_own(
+    monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    calls: list[list[str]] = []
+    done = subprocess.CompletedProcess([], 0, "", "")
+    monkeypatch.setattr(bed_guest.subprocess, "run", lambda command, **_more: calls.append(command) or done)
+    plain, sealed = guest("a", tpm=False), guest("b", tpm=True)
+    sealed.path.mkdir(parents=True)
+    assert plain.start_tpm() == [] and calls == []
+    assert "tpm-crb,tpmdev=tpm0" in sealed.start_tpm()
+    (command,) = calls
+    assert value_after(command, "--tpmstate") == f"dir={sealed.path}/tpm" and (sealed.path / "tpm").is_dir()
+    assert "--terminate" in command
+
+
+def test_a_missing_tpm_emulator_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bed_host.shutil, "which", lambda _name: None)
+    with pytest.raises(bed_host.BedError, match="install -y --no-install-recommends swtpm"):
+        bed_host.check_tpm()
+    assert bed.parser().parse_args(["up", "x", "--tpm"]).tpm is True

@@ -21,7 +21,7 @@ LIMIT = 55 * 60  # of the whole gate, on two cores, from nothing
 
 # Nobody's hosts may be hardened by a test, and no stage be narrowed by what was meant for another target.
 NOT_FOR_STAGES = set(
-    "ARGS CORE INVENTORY KEEP MAKEFLAGS MAKELEVEL MAKEOVERRIDES MFLAGS MINUTES OLD PYTHON RELEASE SCENARIO".split()
+    "ARGS CORE INVENTORY KEEP MAKEFLAGS MAKELEVEL MAKEOVERRIDES MFLAGS MINUTES OLD PYTHON RELEASE SCENARIO WHAT".split()
 )
 
 # The closing lines are read, so nobody may colour them.
@@ -74,6 +74,9 @@ REST = [
     Stage("gateway-fuzz", 300, ["gateway-fuzz"]),
     Stage("molecule refusals", 900, ["molecule", "SCENARIO=refusals"]),
     Stage("molecule volume_disk", 1500, ["molecule", "SCENARIO=volume_disk"]),
+    Stage("molecule purge", 1500, ["molecule", "SCENARIO=purge"]),
+    Stage("molecule volume_tpm", 1200, ["molecule", "SCENARIO=volume_tpm"]),
+    Stage("bench-volume", 900, ["bench-volume"]),
     Stage("testbed trixie", 300, ["testbed", "RELEASE=trixie"]),
     Stage("molecule gateway", 900, ["molecule", "SCENARIO=gateway"]),
     Stage("molecule trixie", 900, ["molecule", "RELEASE=trixie"]),

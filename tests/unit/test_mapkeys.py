@@ -390,11 +390,11 @@ def test_every_mistake_of_a_volume_is_named_at_once(value, mistakes):
 def test_a_volume_is_completed():
     parse_volume = KEYS["volume"][0]
     full = {"backend": "dmcrypt", "source": {"file": "/var/lib/llmhost/chat.img", "size": 1 << 30}, "key": "ephemeral",
-            "keyfile": None, "fstype": "ext4", "mount_options": [], "discard": False, "no_workqueue": False,
-            "rekey_at": None, "attested": None}  # fmt: skip
+            "keyfile": None, "tpm2_pcrs": None, "fstype": "ext4", "mount_options": [], "discard": False,
+            "no_workqueue": False, "rekey_at": None, "attested": None}  # fmt: skip
     assert parse_volume(volume()) == parse_volume({**volume(), "key": None, "fstype": None}) == full
     assert type(parse_volume(volume(size=Bytes(1 << 30)))["source"]["size"]) is int
-    nothing = {"backend": "existing", "source": None, "key": None, "keyfile": None, "fstype": None,
+    nothing = {"backend": "existing", "source": None, "key": None, "keyfile": None, "tpm2_pcrs": None, "fstype": None,
                "mount_options": [], "discard": False, "no_workqueue": False, "rekey_at": None,
                "attested": None}  # fmt: skip
     assert parse_volume({"backend": "existing"}) == parse_volume(nothing) == nothing

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Persistent volumes: LUKS2 on a device, opened by a key file of root that lies on encrypted storage.
+"""Persistent volumes: LUKS2 on a device, opened by the TPM or by a key file of root that lies on encrypted storage.
 
 The key goes from /dev/urandom into the file and from the file into cryptsetup: it is in no argument and no log.
 """
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Callable
 
-from . import devices, drift, encryption, fsio, system
+from . import devices, drift, encryption, fsio, system, tpm2
 from .datamap import Tier, mapper_name
 from .devices import Device
 from .drift import Table
@@ -48,7 +48,7 @@ class KeyFile:
 
 def persistent(tier: Tier) -> bool:
     """True if the tier's key outlives a boot."""
-    return bool(tier["volume"]["key"] == "keyfile")
+    return tier["volume"]["key"] in ("keyfile", "tpm2")
 
 
 def backup_path(tier: Tier) -> str:
@@ -142,10 +142,8 @@ def make_key(tier: Tier) -> bool:
     return True
 
 
-def format_command(tier: Tier) -> list[str]:
-    """The command that makes the LUKS header; {} is the device."""
-    # 512 random bits need no slow derivation, which would only delay each boot.
-    options = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--sector-size", "4096"]
+def format_command(tier: Tier, key: str | None = None) -> list[str]:
+    """The command that makes the LUKS header; {} is the device. key: another key file than the map's."""
     return [
         "cryptsetup",
         "luksFormat",
@@ -156,11 +154,14 @@ def format_command(tier: Tier) -> list[str]:
         "aes-xts-plain64",
         "--key-size",
         "512",
-        *options,
+        *tpm2.QUICK,
+        "--sector-size",
+        "4096",
         "--uuid",
         devices.header_uuid(tier),
+        *(["--label", tpm2.UNFINISHED] if tpm2.of(tier) else []),
         "--key-file",
-        tier["volume"]["keyfile"],
+        key or tier["volume"]["keyfile"],
         "{}",
     ]
 
@@ -252,13 +253,21 @@ def set_flags(tier: Tier) -> bool:
     table = drift.parse(system.run(["dmsetup", "table", mapper_name(tier)], 60).stdout)
     if table is None or not flags_differ(tier, table, devices.look(tier)):
         return False
-    keyfile = ["--key-file", tier["volume"]["keyfile"]]
-    _run("cryptsetup", "refresh", "--persistent", *flags(tier), *keyfile, mapper_name(tier))
+    opener = ["--token-only"] if tpm2.of(tier) else ["--key-file", tier["volume"]["keyfile"]]
+    _run("cryptsetup", "refresh", "--persistent", *flags(tier), *opener, mapper_name(tier))
     return True
 
 
+def keys(tier: Tier) -> list[str]:
+    """What erase() would destroy beside the keyslots, and what it would find."""
+    if not persistent(tier):
+        return []
+    kept = [tier["volume"]["keyfile"]] if tier["volume"]["keyfile"] else ["TPM2 slot"]
+    return ["LUKS2 keyslots of {}".format(tier["volume"]["source"]["device"]), backup_path(tier), *kept]
+
+
 def erase(tier: Tier, device: Device | None) -> tuple[list[dict[str, Any]], list[str]]:
-    """Destroy all keyslots of the tier's device, our copy of its header and the key file that we made.
+    """Destroy all keyslots of the tier's device, our copy of its header, the TPM's slots or the key file that we made.
 
     Returns what was destroyed, for the receipt, and what somebody else must destroy.
     """
@@ -267,10 +276,15 @@ def erase(tier: Tier, device: Device | None) -> tuple[list[dict[str, Any]], list
     if device is not None and devices.is_ours(tier, device):
         _run("cryptsetup", "erase", "--batch-mode", "--", device.real)
         destroyed.append({"mapping": device.path, "cipher": None, "kind": "LUKS2 keyslots"})
+        if tpm2.of(tier):
+            destroyed += tpm2.forget(device, tpm2.read(device))
     backup = backup_path(tier)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(backup)
         destroyed.append({"mapping": backup, "cipher": None, "kind": "header backup"})
+    if tpm2.of(tier):
+        elsewhere.append("copies of the header that were made by others: this host's TPM opens them")
+        return destroyed, elsewhere
     path = tier["volume"]["keyfile"]
     try:
         ours = os.getxattr(path, MARK, follow_symlinks=False) == tier["name"].encode()
@@ -294,15 +308,27 @@ def make_again(tier: Tier) -> None:
         raise HostError(
             f"{devices.path(tier)} is not there or does not carry the tier's header; run the harden playbook"
         )
-    make_key(tier)
-    devices.claim(device)
-    _run(*(device.real if word == "{}" else word for word in format_command(tier)))
+    if tpm2.of(tier):
+        devices.claim(device)
+        _format_sealed(tier, device, lambda command: _run(*(device.real if word == "{}" else word for word in command)))
+    else:
+        make_key(tier)
+        devices.claim(device)
+        _run(*(device.real if word == "{}" else word for word in format_command(tier)))
     back_up_header(tier, device)
     system.run(["udevadm", "settle", "--timeout=60"], 90)
 
 
+def _format_sealed(tier: Tier, device: Device, do: Callable[[list[str]], None]) -> None:
+    with tpm2.passing_key() as key:
+        do(format_command(tier, key))
+        tpm2.seal(tier, device, key, ["0"])
+
+
 def make(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]]) -> list[str]:
     """Key and LUKS header, what is missing of them; said in lines."""
+    if tpm2.of(tier):
+        return _make_sealed(tier, device, wipes)
     done = []
     if make_key(tier):
         done.append("made key file {}".format(tier["volume"]["keyfile"]))
@@ -310,3 +336,21 @@ def make(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]]) -> list[st
         devices.take(tier, device, wipes, format_command(tier))
         done.append(f"formatted {device.path} as LUKS2")
     return done
+
+
+def _make_sealed(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]]) -> list[str]:
+    found = tpm2.look(tier, device)
+    step = tpm2.step(tier, found)
+    if found.header is None:
+        _format_sealed(tier, device, lambda command: devices.take(tier, device, wipes, command))
+        return [f"formatted {device.path} as LUKS2, sealed by the TPM"]
+    if step is None:
+        return []
+    if found.header.finished:
+        tpm2.seal_again(tier, device)
+        # It holds the seal of before.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(backup_path(tier))
+    else:
+        make_again(tier)
+    return [step]

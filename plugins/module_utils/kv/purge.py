@@ -16,7 +16,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-from . import devices, discovery, encryption, fsio, holders, luks, pins, prepare, receipt, system, units, walk
+from . import devices, discovery, encryption, fsio, holders, luks, pins, prepare, receipt, system, tpm2, units, walk
 from .datamap import Document, Tier, mapper_name
 from .pins import Pin
 from .stores import STORES
@@ -230,6 +230,7 @@ def plan(tier: Tier) -> dict[str, Any]:
         "mapping": mapper_name(tier) if units.has_own_volume(tier) else None,
         "open": found is not None,
         "cipher": cipher(table),
+        "keys": luks.keys(tier) if units.has_own_volume(tier) else [],
         "writers": writers_of(tier),
         "held_by": [_as_record(pin) for pin in held],
     }
@@ -307,11 +308,12 @@ def _by_key(tier: Tier, found: Mapper | None, table: str, made: receipt.Receipt)
 
 
 def _erase(tier: Tier, made: receipt.Receipt) -> None:
-    """The keys that outlive a boot: keyslots, our copy of the header, the key file that we made."""
+    """The keys that outlive a boot: keyslots, our copy of the header, the TPM's slots, the key file that we made."""
     device = devices.look(tier)
     if device is None:
+        opener = "this host's TPM" if tpm2.of(tier) else "the key file"
         path = devices.path(tier)
-        made.content["keys_elsewhere"].append(f"{path}, which is not there: its keyslots open with the key file")
+        made.content["keys_elsewhere"].append(f"{path}, which is not there: its keyslots open with {opener}")
     destroyed, elsewhere = luks.erase(tier, device)
     made.content["keys_destroyed"] += destroyed
     made.content["keys_elsewhere"] += elsewhere

@@ -146,8 +146,9 @@ def crypttab_line(tier: Tier) -> str:
         options += ["no-read-workqueue", "no-write-workqueue"] if volume["no_workqueue"] else []
     else:
         # The other settings are flags in the LUKS header.
-        # Without its key file a boot must not ask at the console.
-        key, options = volume["keyfile"], ["luks", "headless=true"]
+        # Without its key a boot must not ask at the console.
+        key, options = volume["keyfile"] or "none", ["luks", "headless=true"]
+        options += ["tpm2-device=auto"] if volume["key"] == "tpm2" else []
     if devices.of_device(tier):
         options.append("x-systemd.device-timeout=" + DEVICE_TIMEOUT)
     return "{} {} {} {},nofail".format(mapper_name(tier), devices.spec(tier), key, ",".join(options))

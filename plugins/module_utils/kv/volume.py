@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from . import devices, drift, fsio, grow, luks, lvm, system, tables, units, walk
+from . import devices, drift, fsio, grow, luks, lvm, system, tables, tpm2, units, walk
 from .datamap import Document, Problem, Tier, file_tiers, mapper_name
 from .mapkeys import LIB_ROOT
 from .stores import STORES
@@ -92,6 +92,7 @@ class Seen:
     tables_unsafe: str | None = None
     device: devices.Device | None = None
     key: luks.KeyFile | None = None
+    tpm: tpm2.Tpm | None = None
     flags_differ: bool = False
     group: lvm.Group | None = None
     table: drift.Table | None = None
@@ -226,9 +227,12 @@ def look(tier: Tier, table: Sequence[Mount]) -> Seen:
         found["table"] = drift.parse(system.run(["dmsetup", "table", name], 60).stdout)
         found["sizes"] = grow.look(tier, found["mapper"], found["table"])
     if luks.persistent(tier):
-        found["key"] = luks.look(tier)
-        if found["mapper"] is None:
-            found["key"] = luks.tried(tier, found["key"], found["device"])
+        if tpm2.of(tier):
+            found["tpm"] = tpm2.look(tier, found["device"])
+        else:
+            found["key"] = luks.look(tier)
+            if found["mapper"] is None:
+                found["key"] = luks.tried(tier, found["key"], found["device"])
         found["backup_differs"] = luks.backup_differs(tier)
         if found["table"] is not None:
             found["flags_differ"] = luks.flags_differ(tier, found["table"], found.get("device"))
@@ -279,6 +283,8 @@ def judge(tier: Tier, seen: Seen, host: str, wipes: Sequence[dict[str, Any]] = (
         _judge_image(tier, seen, wrong)
     if seen.key is not None:
         luks.judge(tier, seen.key, seen.device, wrong)
+    if seen.tpm is not None:
+        tpm2.judge(tier, seen.tpm, seen.device, wrong)
 
     if seen.mapper is not None and not is_on_source(tier, seen):
         kind = "LUKS2" if luks.persistent(tier) else "plain dm-crypt"
@@ -421,11 +427,12 @@ def steps(tier: Tier, seen: Seen) -> list[str]:
         todo += [step] if (step := devices.step(tier, seen.device)) else []
         todo += ["make key file {}".format(tier["volume"]["keyfile"])] if seen.key and not seen.key.exists else []
         todo += [f"finish the LUKS header of {devices.path(tier)}"] if seen.key and seen.key.unfinished else []
+        todo += [step] if (step := tpm2.step(tier, seen.tpm)) else []
     elif seen.image is None:
         todo.append("allocate {} ({})".format(source["file"], _human(source["size"])))
     elif (seen.image.uid, seen.image.mode) != (0, 0o600):
         todo.append("close {} to everybody but root".format(source["file"]))
-    if seen.backup_differs and seen.key is not None:
+    if seen.backup_differs:
         todo.append(f"keep the LUKS header in {luks.backup_path(tier)}")
     if not seen.crypttab_same:
         todo.append(f"write {mapper_name(tier)} to {tables.CRYPTTAB}")

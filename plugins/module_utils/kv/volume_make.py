@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import devices, drift, fsio, grow, luks, lvm, prepare, system, tables, units, volume, walk
+from . import devices, drift, fsio, grow, luks, lvm, prepare, system, tables, tpm2, units, volume, walk
 from .datamap import Document, MapError, Problem, Tier, mapper_name
 from .devices import Device
 from .mapkeys import LIB_ROOT
@@ -56,6 +56,8 @@ def missing_packages(tiers: Sequence[Tier]) -> list[str]:
     wants_xfs = any(tier["volume"]["fstype"] == "xfs" for tier in tiers)
     if wants_xfs and shutil.which("mkfs.xfs", path=system.PATH) is None:
         missing.append("xfsprogs")
+    if any(tpm2.of(tier) for tier in tiers):
+        missing += [package for package in tpm2.missing_packages() if package not in missing]
     return missing
 
 

@@ -39,6 +39,8 @@ _NO_OPTIONS = frozenset(
     nosymfollow fail nofail auto noauto user nouser users owner group defaults ro rw loop offset sizelimit
     remount bind rbind move private shared slave unbindable rprivate rshared rslave""".split()
 )
+# The debug and the application PCR.
+_RESETTABLE = (16, 23)
 _KERNEL_NAME = re.compile(r"/dev/(?:sd|vd|xvd|hd|nvme|mmcblk|dm-|loop|md)", re.ASCII)
 
 
@@ -133,15 +135,21 @@ def attested_until(volume: dict[str, Any] | None, today: datetime.date) -> str |
 def _judge_volume(chosen: dict[str, Any], source: dict[str, Any]) -> list[Mistake]:
     """What does not go together in a volume."""
     wrong = []
-    if chosen["key"] == "keyfile":
-        if chosen["keyfile"] is None:
-            fix = "name a file on encrypted storage; it is made if it is missing"
-            wrong.append(Mistake("missing", fix, "volume.keyfile"))
-        if "file" in source:
-            reason = "a persistent key needs a device; a file is opened with a new key at each boot"
-            wrong.append(Mistake(reason, "write source: {device: ...} or key: ephemeral", "volume.key"))
-    elif chosen["keyfile"] is not None:
-        wrong.append(Mistake("an ephemeral key is in no file", "leave it out or write key: keyfile", "volume.keyfile"))
+    if chosen["key"] != "ephemeral" and "file" in source:
+        reason = "a persistent key needs a device; a file is opened with a new key at each boot"
+        wrong.append(Mistake(reason, "write source: {device: ...} or key: ephemeral", "volume.key"))
+    if chosen["key"] == "keyfile" and chosen["keyfile"] is None:
+        fix = "name a file on encrypted storage; it is made if it is missing"
+        wrong.append(Mistake("missing", fix, "volume.keyfile"))
+    if chosen["key"] != "keyfile" and chosen["keyfile"] is not None:
+        reason = "a key of kind {} is in no file".format(chosen["key"])
+        wrong.append(Mistake(reason, "leave it out or write key: keyfile", "volume.keyfile"))
+    if chosen["key"] == "tpm2" and chosen["tpm2_pcrs"] is None:
+        fix = "write what the key is bound to, for example [7] (Secure Boot) or [0, 2, 4, 7]"
+        wrong.append(Mistake("missing", fix, "volume.tpm2_pcrs"))
+    if chosen["key"] != "tpm2" and chosen["tpm2_pcrs"] is not None:
+        reason = "a key of kind {} is sealed to nothing".format(chosen["key"])
+        wrong.append(Mistake(reason, "leave it out or write key: tpm2", "volume.tpm2_pcrs"))
     if chosen["rekey_at"] and chosen["key"] != "ephemeral":
         fix = "leave it out, or write key: ephemeral"
         wrong.append(Mistake("a persistent key is not renewed by the clock", fix, "volume.rekey_at"))
@@ -170,6 +178,19 @@ def _keyfile(value: Any) -> str:
     if any(within(path, top) for top in _NO_KEYS):
         raise _wrong(f"{path} is no place for a key", "write for example /etc/llmhost/keys/NAME.key")
     return path
+
+
+def _pcrs(value: Any) -> list[int]:
+    if not isinstance(value, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in value):
+        raise _wrong(f"{show(value)} is no list of PCRs", "write numbers from 0 to 23, for example [7]")
+    if not value:
+        reason = "sealed to no PCR, whoever starts another system on this machine opens the volume"
+        raise _wrong(reason, "write for example [7]")
+    if unknown := [one for one in value if not 0 <= one <= 23]:
+        raise _wrong("a TPM has no PCR %d" % unknown[0], "write numbers from 0 to 23")
+    if loose := [one for one in value if one in _RESETTABLE]:
+        raise _wrong("any program resets PCR %d: it binds to nothing" % loose[0], "leave it out")
+    return sorted(set(value))
 
 
 def _minute(value: Any) -> str:
@@ -243,8 +264,9 @@ def _optional_size(value: Any) -> int | None:
 
 # key of a volume -> (parser, default)
 _VOLUME_PARSERS: dict[str, tuple[Callable[[Any], Any], Any]] = {
-    "key": (_word_of("ephemeral", "keyfile"), "ephemeral"),
+    "key": (_word_of("ephemeral", "keyfile", "tpm2"), "ephemeral"),
     "keyfile": (_keyfile, None),
+    "tpm2_pcrs": (_pcrs, None),
     "fstype": (_word_of("ext4", "xfs"), "ext4"),
     "mount_options": (_mount_options, []),
     "discard": (_flag, False),

@@ -1,0 +1,25 @@
+# SPDX-FileCopyrightText: 2026 llmhost contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""After a reboot: the TPM has opened the volume, with what was in it."""
+
+from __future__ import annotations
+
+testinfra_hosts = ["ansible://testbed"]
+
+
+def output(host, command: str) -> str:
+    done = host.run(command)
+    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout.strip()
+
+
+def test_the_host_did_boot(host):
+    assert output(host, "cat /proc/sys/kernel/random/boot_id") != output(host, "cat /root/boot")
+
+
+def test_the_tpm_opened_it_and_what_was_in_it_is_there(host):
+    assert output(host, "findmnt -n -o SOURCE --mountpoint /var/lib/vllm-kv") == "/dev/mapper/llmhost_sealed"
+    assert output(host, "cat /var/lib/vllm-kv/config.json") == "marker-of-before"
+    assert output(host, "stat -c '%U %a' /var/lib/vllm-kv") == "vllm 700"
+    for unit in ("vllm.service", "vllm-python.service"):
+        assert host.service(unit).is_running
