@@ -21,7 +21,7 @@ LIMIT = 55 * 60  # of the whole gate, on two cores, from nothing
 
 # Nobody's hosts may be hardened by a test, and no stage be narrowed by what was meant for another target.
 NOT_FOR_STAGES = set(
-    "ARGS CORE INVENTORY KEEP MAKEFLAGS MAKELEVEL MAKEOVERRIDES MFLAGS MINUTES OLD PYTHON RELEASE SCENARIO WHAT".split()
+    "ARGS CORE IMAGE INVENTORY KEEP MAKEFLAGS MAKELEVEL MAKEOVERRIDES MFLAGS MINUTES OLD PYTHON RELEASE SCENARIO WHAT".split()
 )
 
 # The closing lines are read, so nobody may colour them.
@@ -82,6 +82,7 @@ REST = [
     Stage("molecule volume_tpm", 1200, ["molecule", "SCENARIO=volume_tpm"]),
     Stage("bench-volume", 900, ["bench-volume"]),
     Stage("molecule containers", 1500, ["molecule", "SCENARIO=containers"]),
+    Stage("molecule judged", 1200, ["molecule", "SCENARIO=judged"]),
     Stage("molecule gateway", 900, ["molecule", "SCENARIO=gateway"]),
     Stage("harden trixie", 480, ["harden", "RELEASE=trixie"], shows=TABLE),
 ]

@@ -79,7 +79,8 @@ case $1 in
         umount /mnt
         dmsetup remove other
         swapoff "$(slice swapon)"
-        mdadm --stop --quiet /dev/md/state-raidused
+        # One that udev put together again, too.
+        mdadm --stop --quiet --scan
         vgchange --quiet -an theirs
         sed -i '/dm-name-state-/d' /etc/fstab /etc/crypttab
         blockdev --setrw "$(slice readonly)"

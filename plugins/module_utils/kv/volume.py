@@ -433,7 +433,7 @@ def steps(tier: Tier, seen: Seen) -> list[str]:
         todo.append("allocate {} ({})".format(source["file"], _human(source["size"])))
     elif (seen.image.uid, seen.image.mode) != (0, 0o600):
         todo.append("close {} to everybody but root".format(source["file"]))
-    if seen.backup_differs and seen.key is not None:
+    if seen.backup_differs:
         todo.append(f"keep the LUKS header in {luks.backup_path(tier)}")
     if not seen.crypttab_same:
         todo.append(f"write {mapper_name(tier)} to {tables.CRYPTTAB}")
