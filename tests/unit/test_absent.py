@@ -24,6 +24,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     datamap,
     holders,
     leftover,
+    lvm,
     prepare,
     purge,
     receipt,
@@ -137,6 +138,22 @@ def test_what_is_taken_away_is_told_in_order() -> None:
 )
 def test_what_others_made_is_not_taken(seen: volume.Seen) -> None:
     assert absent.steps(Left(CHAT, seen)) == []
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_logical_volume_goes_only_if_this_collection_made_it(ours: bool) -> None:
+    source = {"vg": "data", "lv": "chat", "size": 1 << 30}
+    tier = dict(CHAT, volume={**CHAT["volume"], "source": source})
+    left = Left(tier, replace(VIRGIN, group=lvm.Group(0, 4 << 20, 1 << 30, ours, True)))
+    assert absent.steps(left) == (["remove the logical volume /dev/data/chat"] if ours else [])
+
+
+def test_a_logical_volume_is_removed_by_its_tag(host: Host) -> None:
+    source = {"vg": "data", "lv": "chat", "size": 1 << 30}
+    tier = dict(CHAT, volume={**CHAT["volume"], "source": source})
+    absent.apply([Left(tier, replace(VIRGIN, group=lvm.Group(0, 4 << 20, 1 << 30, True, True)))], {"host": "gpu1"})
+    (removed,) = [call for call in host.calls if call[0] == "lvremove"]
+    assert removed[-1] == "vg_name=data && lv_name=chat && lv_tags={llmhost.tier.chat}"
 
 
 def test_lines_of_others_stay_in_a_table() -> None:

@@ -25,6 +25,7 @@ from . import (
     holders,
     leftover,
     luks,
+    lvm,
     pins,
     prepare,
     purge,
@@ -175,7 +176,7 @@ def judge(left: Left, host: str) -> list[Problem]:
         wrong("volume", reason, f"systemctl start {units.mount_unit(path)}, {unseen}")
     elif seen.mapper is None and luks.persistent(tier):
         if seen.device is None and left.keys:
-            wrong("volume", f"{tier['volume']['source']['device']} is not there", f"plug it in, {unseen}")
+            wrong("volume", f"{devices.path(tier)} is not there", f"plug it in, {unseen}")
         elif seen.device is not None and devices.is_ours(tier, seen.device):
             reason = f"{mapper} is closed, so what lies in it cannot be seen"
             wrong("volume", reason, f"systemctl start {units.mount_unit(path)}, {unseen}")
@@ -214,6 +215,11 @@ def _our_device(left: Left) -> devices.Device | None:
     return device if device is not None and devices.is_ours(left.tier, device) else None
 
 
+def _is_our_volume(left: Left) -> bool:
+    """Is the logical volume one that we made?"""
+    return left.seen is not None and left.seen.group is not None and left.seen.group.ours
+
+
 def steps(left: Left) -> list[str]:
     """What is left to do for one tier, in order; empty if nothing of ours is there."""
     tier, todo = left.tier, []
@@ -225,6 +231,8 @@ def steps(left: Left) -> list[str]:
         todo.append(f"remove {image}")
     if device := _our_device(left):
         todo.append(f"remove the header of {device.path}")
+    if _is_our_volume(left):
+        todo.append(f"remove the logical volume {lvm.path(tier)}")
     if left.plain:
         todo.append(f"destroy the blocks in {tier['path']} and give the directory up")
     if left.bare:
@@ -351,6 +359,9 @@ def _volume(left: Left, seen: Seen, document: Document) -> list[str]:
     if device := _our_device(left):
         devices.give_up(tier, device)
         done.append(f"removed the header of {device.path}")
+    if _is_our_volume(left):
+        lvm.remove(tier)
+        done.append(f"removed the logical volume {lvm.path(tier)}")
     return done
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from . import datamap, fsio, luks, prepare, stray, system, tables, units
+from . import datamap, fsio, luks, lvm, prepare, stray, system, tables, units
 from .datamap import Tier, mapper_name
 from .stores import CACHEDIR_TAG, STORES
 from .system import HostError
@@ -50,6 +50,10 @@ def traces(tier: Tier, state_root: str = datamap.STATE_ROOT) -> list[str]:
             with contextlib.suppress(HostError):
                 if any(row[0] == first for row in tables.rows(system.read_file(table) or b"")):
                     found.append(f"{table} names {name}")
+        if lvm.of(tier):
+            with contextlib.suppress(HostError):
+                if (group := lvm.look(tier)) is not None and group.ours:
+                    found.append(f"{lvm.path(tier)} exists")
         image = tier["volume"]["source"].get("file")
         if image and os.path.lexists(image):
             found.append(f"{image} exists")

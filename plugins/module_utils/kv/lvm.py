@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Logical volumes as sources: made in a volume group that the operator has, known by a tag, never removed or shrunk."""
+"""Logical volumes as sources: made in a volume group that the operator has, known by a tag, never shrunk."""
 
 from __future__ import annotations
 
@@ -140,3 +140,10 @@ def extend(tier: Tier) -> None:
     """Give it the size of the map."""
     source = tier["volume"]["source"]
     _run("lvextend", "--quiet", "--size", "%db" % source["size"], "{vg}/{lv}".format(**source))
+
+
+def remove(tier: Tier) -> None:
+    """Remove it, if it carries the tier's tag at this moment."""
+    source = tier["volume"]["source"]
+    mine = f"vg_name={source['vg']} && lv_name={source['lv']} && lv_tags={{{tag(tier)}}}"
+    _run("lvremove", "--quiet", "--yes", "--select", mine)
