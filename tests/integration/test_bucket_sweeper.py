@@ -15,6 +15,8 @@ import yaml
 from module_runner import run
 from s3_servers import KEY, SECRET, Between, block, program
 
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap
+
 ROOT = Path(__file__).resolve().parents[2]
 MINUTE = 1 / 1440
 
@@ -229,6 +231,19 @@ def test_jobs_are_shared_by_tiers_and_installed_once(weed, tmp_path):
 # The role, from the data map on
 
 
+# An /etc of this run's own, over the machine's.
+REMEMBER = """
+mkdir -p own
+mount -t tmpfs tmpfs own
+mkdir own/etc own/work own/known
+cp known.json own/known/
+mount -t overlay overlay -o lowerdir=/etc,upperdir=own/etc,workdir=own/work /etc
+mkdir -p /etc/llmhost
+cp own/known/known.json /etc/llmhost/tiers.json
+exec "$@"
+"""
+
+
 class Play:
     """The role on one host."""
 
@@ -244,7 +259,8 @@ class Play:
             "LC_ALL": "C.UTF-8",
         }
 
-    def run(self, tiers, *arguments: str, playbook=None, **variables):
+    def run(self, tiers, *arguments: str, playbook=None, known=None, **variables):
+        """known: the data map that the host remembers, put there for this run alone."""
         values = {
             "llmhost_tiers": tiers,
             "kv_bucket_install": False,
@@ -261,6 +277,9 @@ class Play:
         (self.place / "play.yml").write_text(yaml.safe_dump(play))
         playbook = "play.yml" if playbook is None else str(ROOT / "playbooks" / playbook)
         command = [program("ansible-playbook"), "-i", "hosts.yml", "-e", "@vars.yml", playbook]
+        if known is not None:
+            (self.place / "known.json").write_text(json.dumps(known))
+            command = ["unshare", "--mount", "sh", "-euc", REMEMBER, "sh", *command]
         return subprocess.run(
             [*command, *arguments], cwd=self.place, env=self.environment, capture_output=True, text=True, check=False
         )
@@ -308,6 +327,32 @@ def test_the_role_keeps_a_day_and_a_week_and_leaves_neighbours_alone(weed, tmp_p
     assert [rule["ID"] for rule in weed.rules(day)] == ["theirs-0"] and not (
         tmp_path / "etc/cron.d/llmhost-sweep"
     ).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the sweeper's files are root's")
+def test_a_bucket_that_left_the_map_is_swept_and_asked_until_it_is_absent(weed, tmp_path):
+    play = Play(tmp_path, weed.endpoint)
+    bucket = weed.bucket()
+    weed.put(bucket, block(1), "other/a")
+    tier = play.tier(bucket)
+    known = datamap.normalise([tier], "gpu1")
+    assert play.run([tier]).returncode == 0
+    rules = weed.rules(bucket)
+    (job,) = (tmp_path / "etc/llmhost/sweep.d").glob("*.json")
+    wanted = job.read_text()
+    weed.age(bucket, 2, "qwen/")
+    audited = play.run([], playbook="audit.yml", known=known)
+    said = " ".join(audited.stdout.replace("\n", " ").replace('",', "").replace('"', "").split())
+    assert audited.returncode != 0 and "KV-01 high declared fail" in said and "left the data map" in said, said
+    assert "KV-09 high bucket expires fail" in said and "overdue_objects" in said, said
+    (line,) = [line for line in (tmp_path / "etc/cron.d/llmhost-sweep").read_text().splitlines() if " run " in line]
+    subprocess.run(line.partition(" root ")[2], shell=True, check=True)
+    assert weed.keys(bucket) == ["other/a"]
+    again = play.run([], known=known)
+    assert again.returncode == 0 and "changed=0" in again.stdout and "kept by the sweeper" in again.stdout, again.stdout
+    assert weed.rules(bucket) == rules and job.read_text() == wanted
+    assert play.run([{**tier, "state": "absent"}], known=known).returncode == 0
+    assert not job.exists() and [rule["Status"] for rule in weed.rules(bucket)] == ["Disabled"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the sweeper's files are root's")

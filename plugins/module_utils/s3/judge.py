@@ -17,6 +17,7 @@ from .document import Rule
 from .evidence import SUSPENDED, Evidence
 from .findings import Findings
 from .keys import Keys
+from .proof import Proof
 
 OK, ABSENT, INSUFFICIENT, NOT_ENFORCEABLE = "ok", "absent", "insufficient", "not_enforceable"
 SKEW_SECONDS = 300
@@ -57,7 +58,7 @@ def judge(
     """sweeper: {"alive": bool, "message": str} where one is to keep the retention; own: how ids of our rules begin."""
     findings = Findings(tuple(accepted))
     best = merge.days_wanted(policy.retention, policy.lag, found.versioned)
-    prefix = effective_prefix(found, keys)
+    prefix = effective_prefix(found, keys, own)
     rules = found.rules or []
     covering = [rule for rule in rules if covers(rule, prefix)]
     if found.refusal is not None:
@@ -104,9 +105,16 @@ def _without_rules(
     return Verdict(status, kept, findings, None, None)
 
 
-def effective_prefix(found: Evidence, keys: Keys) -> str:
+def effective_prefix(found: Evidence, keys: Keys, own: str) -> str:
     """The prefix that the tier's keys have on this server, which may have folded slashes."""
-    return keys.folded if found.proof is not None and found.proof.folded else keys.prefix
+    return prefix_of(found.proof, found.rules or [], keys, own)
+
+
+def prefix_of(seen: Proof | None, rules: Sequence[Rule], keys: Keys, own: str) -> str:
+    """The same. In a bucket without keys of the tier, our rule tells how they were kept."""
+    if seen is not None and (seen.folded or (seen.empty and own and merge.is_there(rules, own, keys.folded))):
+        return keys.folded
+    return keys.prefix
 
 
 def covers(rule: Rule, prefix: str) -> bool:

@@ -42,6 +42,11 @@ def is_own(rule: Rule, start: str) -> bool:
     return rule.id is not None and rule.id.startswith(start)
 
 
+def is_there(rules: Sequence[Rule], start: str, prefix: str) -> bool:
+    """True if one of our rules is for this prefix."""
+    return any(is_own(rule, start) and rule.prefix == prefix for rule in rules)
+
+
 def merge(current: Sequence[Rule], ours: Sequence[Rule], start: str) -> list[Rule]:
     """The document with our rules in it and everybody else's as they are.
 

@@ -63,6 +63,11 @@ class Proof:
         """True if the keys could not be listed at all, so that no age is known."""
         return any(name in self.unread for name in (OBJECTS, VERSIONS))
 
+    @property
+    def empty(self) -> bool:
+        """True if no key of the tier was seen, so that nothing tells how the server keeps slashes."""
+        return not any(one.seen for one in (self.objects, self.versions, self.markers, self.uploads))
+
     def note_key(self, key: str, keys: Keys) -> bool:
         """True if the key is the tier's; remembers what is not."""
         if keys.owns(key):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from . import arithmetic, document, enforce, errors, evidence, merge, options, proof
+from . import arithmetic, document, enforce, errors, evidence, judge, merge, options, proof
 from .client import Bucket
 from .document import Rule
 from .enforce import Refused, State
@@ -47,7 +47,7 @@ class Setting:
         self.prefix = keys.prefix
         present = params["state"] == "present"
         if present:
-            self._look(bucket)
+            self._look(bucket, state, start)
 
         def plan(current: Sequence[Rule]) -> list[Rule]:
             if not present:
@@ -66,7 +66,7 @@ class Setting:
         gone = error.kind == errors.NO_BUCKET and self.params["state"] == "absent"
         return gone or (error.kind == errors.UNSUPPORTED and self.params["allow_unsupported"])
 
-    def _look(self, bucket: Bucket) -> None:
+    def _look(self, bucket: Bucket, state: State, start: str) -> None:
         """What the rule has to be, and whether it would take what is not the tier's."""
         params = self.params
         keys = options.keys(params)
@@ -87,7 +87,7 @@ class Setting:
                 f"(the shortest keeps {least}); one day is set as a backstop, and kvsweep has to keep the rest"
             )
         seen = proof.prove(bucket, keys, retention, self.versioned, params["max_entries"], params["max_seconds"])
-        self.prefix = keys.folded if seen.folded else keys.prefix
+        self.prefix = judge.prefix_of(seen, state.current, keys, start)
         if not seen.complete:
             proof.look_at_folders(bucket, keys, seen)
         enforce.check_keys(

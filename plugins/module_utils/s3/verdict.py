@@ -40,7 +40,7 @@ def look(params: dict[str, Any]) -> dict[str, Any]:
         **_head(params, verdict, str(found.refusal) if found.refusal is not None else ""),
         "days": verdict.days,
         "worst_minutes": verdict.worst_minutes,
-        "key_prefix": judge.effective_prefix(found, keys),
+        "key_prefix": judge.effective_prefix(found, keys, start),
         "rules": [document.describe(rule) for rule in found.rules or []],
         "bucket": {
             name: getattr(found, name)
