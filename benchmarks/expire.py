@@ -8,7 +8,8 @@
 
 Peers: find -delete, bfs, fd, systemd-tmpfiles. Ours is a program that is packed and started as kvtier is. All take
 turns, so that a busy machine is busy for each of them; a figure is the median of its runs, a ratio is find's median
-divided by it. Needs bfs and fd-find (Debian); figures with a cold cache need root.
+divided by it. CPU seconds are those of all processes of a command: other work on the machine changes them less. Needs
+bfs and fd-find (Debian); figures with a cold cache need root.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import tree
 
@@ -55,13 +57,20 @@ print(result["dirs"], max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_
 """
 
 
+class Cost(NamedTuple):
+    """Of one command: seconds until it ended, and seconds that its processes computed, in them and in the kernel."""
+
+    seconds: float
+    cpu: float
+
+
 class Bench:
     """One tree and what was measured on it."""
 
     def __init__(self, base: Path, blocks: int, runs: int, keep: bool) -> None:
         self.base, self.blocks, self.runs, self.keep = base, blocks, runs, keep
         self.root = str(base / "tree")
-        self.rows: list[tuple[str, str, float, float]] = []
+        self.rows: list[tuple[str, str, Cost, Cost]] = []
         self.memory: dict[str, tuple[int, int]] = {}
         sources = {f"kv/{name}.py": source for name, source in program.sources().items()}
         self.program = base / "pass"
@@ -96,32 +105,40 @@ class Bench:
         (self.base / "state" / "bench").mkdir(mode=0o700, parents=True)
         time.sleep(2.1)  # what the index believes is older than two seconds
 
-    def timed(self, name: str, command: list[str]) -> float:
-        """Seconds that a command takes; it must end well."""
+    def timed(self, name: str, command: list[str]) -> Cost:
+        """What a command takes; it must end well."""
         began = time.monotonic()
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-        seconds = time.monotonic() - began
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)} ended with {done.returncode}")
-        if done.stdout:
-            directories, peak = map(int, done.stdout.split())
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            said = process.stdout.read() if process.stdout else b""
+            _pid, status, usage = os.wait4(process.pid, 0)
+            seconds = time.monotonic() - began
+            process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
+        if said:
+            directories, peak = map(int, said.split())
             self.memory[name] = (directories, max(peak, self.memory.get(name, (0, 0))[1]))
-        return seconds
+        return Cost(seconds, usage.ru_utime + usage.ru_stime)
 
     def compare(self, what: str, commands: dict[str, list[str]], before: Callable[[], None] | None = None) -> None:
         """All commands in turn, so often as there are runs."""
-        seconds: dict[str, list[float]] = {name: [] for name in commands}
+        costs: dict[str, list[Cost]] = {name: [] for name in commands}
         for _run in range(self.runs):
             for name, command in commands.items():
                 if before is not None:
                     before()
-                seconds[name].append(self.timed(name, command))
-        self.tell(what, {name: statistics.median(values) for name, values in seconds.items()})
+                costs[name].append(self.timed(name, command))
+        self.tell(what, {name: Cost(*map(statistics.median, zip(*all_, strict=True))) for name, all_ in costs.items()})
 
-    def tell(self, what: str, seconds: dict[str, float]) -> None:
-        for name, value in seconds.items():
-            self.rows.append((what, name, value, seconds["find"] / value))
-            print(f"{what:32} {name:18} {value:9.3f} s {seconds['find'] / value:7.2f} x find", flush=True)
+    def tell(self, what: str, costs: dict[str, Cost]) -> None:
+        for name, cost in costs.items():
+            ratio = Cost(costs["find"].seconds / cost.seconds, costs["find"].cpu / cost.cpu)
+            self.rows.append((what, name, cost, ratio))
+            print(
+                f"{what:32} {name:22} {cost.seconds:9.3f} s {ratio.seconds:7.2f} x find"
+                f" {cost.cpu:9.3f} s CPU {ratio.cpu:7.2f} x find",
+                flush=True,
+            )
 
     def run(self, parts: list[str]) -> None:
         """What is asked for, on a tree of this size."""
@@ -131,6 +148,7 @@ class Bench:
         steady = {f"steady pass, {n} workers": self.ours(n, False) for n in WORKERS}
         both = dict([*find.items(), list(full.items())[-1]])
         self.make(0)
+        self.timed("find", peers["find"])
         if "warm" in parts:
             self.compare("nothing to delete, warm cache", {**peers, **full})
         if "cold" in parts:
@@ -153,11 +171,11 @@ class Bench:
 
     def deletion(self, percent: int, commands: dict[str, list[str]]) -> None:
         """Each gets a tree of its own."""
-        seconds = {}
+        costs = {}
         for name, command in commands.items():
             self.make(percent / 100)
-            seconds[name] = self.timed(name, command)
-        self.tell(f"deleting {percent} %", seconds)
+            costs[name] = self.timed(name, command)
+        self.tell(f"deleting {percent} %", costs)
 
 
 def drop_caches() -> None:
@@ -193,9 +211,9 @@ def main() -> None:
         f"\n{datetime.date.today()}, `{' '.join(sys.argv)}`, {os.cpu_count()} x {model}, Linux {platform.release()}, "
         f"Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}\n"
     )
-    print("| blocks | what | who | seconds | x find |\n|---:|---|---|---:|---:|")
-    for blocks, what, who, seconds, ratio in table:
-        print(f"| {blocks} | {what} | {who} | {seconds:.2f} | {ratio:.2f} |")
+    print("| blocks | what | who | seconds | x find | CPU seconds | x find |\n|---:|---|---|---:|---:|---:|---:|")
+    for blocks, what, who, cost, ratio in table:
+        print(f"| {blocks} | {what} | {who} | {cost[0]:.2f} | {ratio[0]:.2f} | {cost[1]:.2f} | {ratio[1]:.2f} |")
 
 
 if __name__ == "__main__":

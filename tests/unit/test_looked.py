@@ -83,7 +83,8 @@ def place(tmp_path):
 
 def after_its_stat(monkeypatch, name: str, action) -> list[str]:
     """Call action once, right after something called name was looked at by that name."""
-    real, done = os.lstat, []
+    real = os.lstat
+    done: list[str] = []
 
     def lstat(path, **options):
         info = real(path, **options)
@@ -248,7 +249,7 @@ def test_a_directory_mounted_over_a_leaf_is_not_counted(tmp_path, guarded):
         mount("--bind", place.outside.path(LEAF), place.leaf)
         if not guarded:
             real = os.scandir
-            os.scandir = lambda fd: Entries([Entry(entry, fd) for entry in real(fd)])
+            os.scandir = lambda fd: Entries([Entry(entry, fd) for entry in real(fd)])  # type: ignore[assignment]
         found = place.walk()
         return found.blocks, found.block_bytes, found.not_regular
 

@@ -12,12 +12,13 @@ import pytest
 from fixtures import NAMESPACE, POLICY, VLLM, Tree
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import workers
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.stores import Dir
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.walk import Stop, Unit
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.workers import SharedWalk, _Queue
 
 
 def groups_of(count: int) -> list[list[Unit]]:
-    return [[Unit(f"ns/{number}", "ns", str(number), VLLM.layout)] for number in range(count)]
+    return [[Unit(f"ns/{number}", "ns", str(number), Dir())] for number in range(count)]
 
 
 @pytest.fixture
@@ -52,7 +53,9 @@ def test_more_groups_than_the_pipe_holds_are_put_together():
     queue = _Queue(groups_of(50_000))
     taken = list(queue.taken_by(1))
     queue.close()
-    assert len(taken) <= 4096 and [unit.below for group in taken for unit in group] == [str(number) for number in range(50_000)]
+    assert len(taken) <= 4096 and [unit.below for group in taken for unit in group] == [
+        str(number) for number in range(50_000)
+    ]
 
 
 def walk_over(tree: Tree, **options):
