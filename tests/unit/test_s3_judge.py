@@ -218,6 +218,16 @@ def test_an_own_rule_that_somebody_changed_is_a_finding():
     assert "rule_changed" in codes(verdict(replace(own, above=5), GOOD))
 
 
+def test_in_an_empty_bucket_our_rule_tells_how_the_server_keeps_slashes():
+    (own,) = merge.wanted(merge.own_start(PREFIX), "qwen/", 5, versioned=False)
+    assert verdict(own).status == "ok"
+    seen = proof.Proof(objects=proof.Count(seen=1))
+    assert "rule_changed" in breaking(verdict(own, proof=seen)), "keys with both slashes are there"
+    assert verdict(own, proof=replace(seen, folded=True)).status == "ok"
+    theirs = replace(own, id="theirs")
+    assert judge.prefix_of(proof.Proof(), [theirs], KEYS, merge.own_start(PREFIX)) == PREFIX, "only ours tells"
+
+
 def test_keys_without_a_prefix_begin_with_a_slash():
     keys = Keys("", "vllm_obj")
     assert keys.prefix == "/" and keys.owns("/" + NAME) and keys.owns(NAME) and not keys.owns("x/" + NAME)
