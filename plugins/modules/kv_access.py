@@ -57,6 +57,13 @@ restart_pending:
   returned: success
   type: list
   elements: str
+containers_pending:
+  description:
+    - Containers without a unit of their own (docker, podman by hand) that still see the directory below a tier's mount
+      and must be restarted, one line each.
+  returned: success
+  type: list
+  elements: str
 restart_reasons:
   description: Why, for each of these units.
   returned: success
@@ -69,10 +76,12 @@ steps:
   elements: str
 """
 
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.llmhost.hardening.plugins.module_utils import options, running
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import access
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import absent, access, datamap
 
 
 def main() -> None:
@@ -80,7 +89,16 @@ def main() -> None:
         argument_spec={"data_map": options.DATA_MAP},
         supports_check_mode=True,
     )
-    module.exit_json(**running.change(module, lambda act: access.run(running.data_map(module), act=act)))
+    result = running.change(module, lambda act: _run(running.data_map(module), act))
+    for text in result["containers_pending"]:
+        module.warn(f"not restarted, whatever llmhost_restart is: {text}")
+    module.exit_json(**result)
+
+
+def _run(document: datamap.Document, act: bool) -> dict[str, Any]:
+    gone = absent.look_all(document, own=False)
+    absent.refuse(gone, document["host"])
+    return absent.end_prepared(act, absent.finish(gone, document, act, access.run(document, act)))
 
 
 if __name__ == "__main__":

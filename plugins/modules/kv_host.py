@@ -63,6 +63,11 @@ stopped:
   returned: success
   type: list
   elements: str
+removed:
+  description: Directories of run records of tiers that are gone, which were removed, or in check mode would be.
+  returned: success
+  type: list
+  elements: str
 vanished:
   description: Tiers that the host has and the map no longer names.
   returned: success

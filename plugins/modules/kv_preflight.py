@@ -108,6 +108,10 @@ forecast:
           description: Seconds that its last start took; null for a unit that does not tell systemd when it is ready.
           type: float
           sample: 95.2
+        by_hand:
+          description: True for a container without a unit of its own, which nobody restarts but you.
+          type: bool
+          sample: false
     caches:
       description: Tiers whose blocks will be lost.
       type: list
@@ -192,7 +196,7 @@ def main() -> None:
         module.exit_json(
             changed=False,
             volumes=preflight.plan(document, facts),
-            forecast=forecast.gather(document, facts.volumes).as_result(module.params["restart"]),
+            forecast=forecast.gather(document, facts.volumes, gone=facts.gone).as_result(module.params["restart"]),
         )
 
     running.refusing(module, work)

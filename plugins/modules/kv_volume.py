@@ -17,6 +17,9 @@ description:
   - Blocks that lay in the path before the mount are destroyed, only names that the store registry knows. Names it does
     not know make the module fail before the mount, untouched. What remains below the mount is an empty directory,
     root's, mode 0000 and immutable.
+  - A tier with O(data_map) state V(absent) loses its volume, its blocks with the key, its entries, the image or header
+    that this collection made, and the directory below its mount. Refused while anything uses it, and if names that the
+    store does not know lie in it. The receipt of the destroyed key stays.
   - Never stops or restarts a volume that is open, never replaces a file that this collection did not make.
   - A run that was killed is finished by the next one.
 options:
@@ -82,10 +85,12 @@ destroyed:
   sample: {files: 12000, bytes: 25165824000}
 """
 
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.llmhost.hardening.plugins.module_utils import options, running
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import volume_make
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import absent, datamap, volume_make
 
 
 def main() -> None:
@@ -94,10 +99,17 @@ def main() -> None:
         supports_check_mode=True,
     )
     wipes = module.params["wipe"]
-    result = running.change(module, lambda act: volume_make.run(running.data_map(module), act=act, wipes=wipes))
+    result = running.change(module, lambda act: _run(running.data_map(module), act, wipes))
     for text in result.pop("notes"):
         module.warn(text)
     module.exit_json(**result)
+
+
+def _run(document: datamap.Document, act: bool, wipes: list[dict[str, Any]]) -> dict[str, Any]:
+    gone = absent.look_all(document, own=True)
+    absent.refuse(gone, document["host"])
+    result = volume_make.run(document, act, wipes)
+    return absent.finish(gone, document, act, result)
 
 
 if __name__ == "__main__":

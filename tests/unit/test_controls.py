@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import time
 
 import pytest
@@ -19,6 +20,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     namespaces,
     posture,
 )
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.containers import View as ContainerView
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.discovery import Found, Process
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.encryption import Key, Roots, Storage
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.evidence_engine import Running
@@ -128,6 +130,51 @@ def evidence():
 
 def judge(given):
     return {result["control"]: result for result in controls.judge(given)}
+
+
+VIEW = ContainerView(88, UID, "python3", "docker-x.scope", "0123456789ab", "/kv", False, True)
+
+
+def in_container(given, **changes):
+    """The tier's engine runs in a container; changes: of what it sees."""
+    given.containers = [VIEW._replace(**changes)]
+    inside = process(pid=88, uid=given.containers[0].uid, unit="docker-x.scope", container="0123456789ab")
+    given.processes, given.views = [inside], [View(88, True, "the volume at another path")]
+    return given
+
+
+def test_an_engine_in_a_container_is_judged_like_any_other():
+    results = judge(in_container(evidence()))
+    assert {results[name]["status"] for name in ("KV-01", "KV-02", "KV-03")} == {"pass"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "control", "message", "remedy"),
+    [
+        ({"bare": True}, "KV-02", "has at /kv the directory below the mount of /srv/kv", "docker restart 0123456789ab"),
+        ({"uid": 0}, "KV-03", "runs as root and has the tier at /kv", "user:"),
+        ({"uid": 12}, "KV-03", "runs as uid 12", "--user"),
+    ],
+)
+def test_a_container_beside_the_volume_or_as_another_account_is_a_finding(changes, control, message, remedy):
+    found = judge(in_container(evidence(), **changes))[control]
+    assert found["status"] == "fail" and message in found["message"] and remedy in found["remedy"]
+
+
+def test_a_restart_of_the_unit_is_no_remedy_for_the_umask_of_a_container():
+    given = in_container(evidence())
+    given.processes = [dataclasses.replace(given.processes[0], umask=0o022)]
+    found = judge(given)["KV-03"]
+    assert found["status"] == "fail" and "--umask=0077" in found["remedy"] and "systemctl" not in found["remedy"]
+
+
+@pytest.mark.parametrize(
+    "unit", [Unit("docker.service", None, True, "active"), Unit("q.service", None, True, source="/etc/x/q.container")]
+)
+def test_units_that_start_containers_need_no_account_of_their_own(unit):
+    given = in_container(evidence())
+    given.units = {unit.name: unit}
+    assert judge(given)["KV-03"]["status"] == "pass"
 
 
 def test_a_tier_without_a_flaw_passes_every_control():
@@ -605,6 +652,8 @@ def test_no_time_makes_the_walk_unknown_and_not_a_pass(tier_path, tmp_path):
 
 @pytest.mark.parametrize("state", ["planned", "absent"])
 def test_tiers_that_are_not_there_are_not_judged(tier_path, tmp_path, state):
+    # Blocks at an absent tier's path are a finding of their own.
+    shutil.rmtree(tier_path)
     found = controls.audit(_document(tier_path, state=state), map_path=str(tmp_path / "none.json"))
     assert {result["status"] for result in found["results"]} == {"not_applicable"}
     assert found["verdict"] == "pass"

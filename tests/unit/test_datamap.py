@@ -486,6 +486,17 @@ def test_a_tier_lives_on_under_another_name():
     assert merged([tier()], [tier(name="talk", owner="llm")]) == {"talk": "present"}
 
 
+def test_a_volume_does_not_change_its_name():
+    own = {"backend": "dmcrypt", "source": {"file": "/var/lib/llmhost/chat.img", "size": "1G"}}
+    old = tier(volume=own)
+    assert refused([old], [tier(name="talk", volume=own)]) == [("talk", "name")]
+    # Else nothing would be found of the volume that is to go.
+    assert refused([old], [tier(name="talk", state="absent")]) == [("talk", "name")]
+    assert merged([old], [tier(state="absent")]) == {"chat": "absent"}
+    mounted = tier(volume={"backend": "existing"})
+    assert merged([mounted], [tier(name="talk", volume={"backend": "existing"})]) == {"talk": "present"}
+
+
 def test_a_place_that_is_declared_absent_is_given_up_whatever_its_name():
     assert merged([tier()], [tier(name="talk", state="absent")]) == {"talk": "absent"}
 

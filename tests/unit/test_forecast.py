@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 from fixtures import Tree, tier_for
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import access, discovery, evidence_engine, forecast
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
+    absent,
+    access,
+    discovery,
+    evidence_engine,
+    forecast,
+)
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.forecast import (
     DESTROYED,
     FORGOTTEN,
@@ -61,6 +67,16 @@ def test_a_mounted_volume_is_no_loss_but_an_old_engine_forgets_it_at_a_restart(h
     assert (cache.fate, cache.units) == (FORGOTTEN, ("vllm.service",))
     monkeypatch.setattr(discovery, "engines", lambda tier: [discovery.Found(7, "vllm.service", "0.29.0", "/x")])
     assert forecast.gather(document, volumes, tree.now).caches == ()
+
+
+def test_a_tier_that_goes_takes_its_cache_and_counts_as_a_host_that_loses_one(host) -> None:
+    tree, document = host
+    left = absent.Left(dict(document["tiers"][0], state="absent"), plain=True)
+    gone: dict = {"host": "gpu1", "tiers": []}
+    (cache,) = forecast.gather(gone, {}, tree.now, gone=[left]).caches
+    assert (cache.blocks, cache.fate) == (2, forecast.ENDED)
+    assert forecast.gather(gone, {}, tree.now, gone=[left]).destroys("never")
+    assert forecast.gather(gone, {}, tree.now, gone=[replace(left, plain=False)]).caches == ()
 
 
 def test_memory_that_two_processes_map_is_lost_once(host) -> None:

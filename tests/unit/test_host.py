@@ -274,10 +274,11 @@ def test_a_mapping_is_found_by_name_with_the_file_behind_its_loop(tmp_path: Path
     (dm / "dm/name").write_text("llmhost_chat\n", encoding="ascii")
     (dm / "dm/uuid").write_text("CRYPT-PLAIN-llmhost_chat\n", encoding="ascii")
     (dm / "dev").write_text("253:3\n", encoding="ascii")
+    (dm / "size").write_text("2048\n", encoding="ascii")
     (loop / "backing_file").write_text("/var/lib/llmhost/chat.img\n", encoding="ascii")
     (loop.parent / "dev").write_text("7:0\n", encoding="ascii")
     found = system.mapper("llmhost_chat", str(tmp_path))
-    assert found == ("253:3", "CRYPT-PLAIN-llmhost_chat", ["/var/lib/llmhost/chat.img"], ("7:0",))
+    assert found == ("253:3", "CRYPT-PLAIN-llmhost_chat", ["/var/lib/llmhost/chat.img"], ("7:0",), ("loop0",), 1 << 20)
     assert system.mapper("llmhost_other", str(tmp_path)) is None
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, encryption, preflight
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.absent import Left
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.containers import View
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.datamap import Problem
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.preflight import Facts, Unit
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.system import Account
@@ -55,6 +57,27 @@ def refusals(facts: Facts, *tiers: dict[str, Any]) -> list[Problem]:
     for problem in problems:
         assert problem.host == "gpu1" and problem.tier and problem.key and problem.reason and problem.fix
     return problems
+
+
+def test_a_container_that_runs_as_root_on_a_tier_is_refused_with_the_remedy() -> None:
+    view = View(8, 0, "python3", "docker-x.scope", "0123456789ab", "/kv", False, True)
+    (problem,) = refusals(replace(GOOD, containers={"chat": [view, view._replace(pid=9)]}))
+    assert (problem.tier, problem.key) == ("chat", "services")
+    assert "container 0123456789ab) runs as root" in problem.reason and "(compose)" in problem.fix
+    assert refusals(replace(GOOD, containers={"chat": [view._replace(writable=False)]})) == []
+
+
+def test_an_absent_tier_that_may_not_go_is_refused_and_one_that_may_is_planned() -> None:
+    left = Left(dict(datamap.normalise([CHAT], "gpu1")["tiers"][0], state="absent"), plain=True)
+    assert preflight.plan(document(SLOTS), replace(GOOD, gone=(left,)))[-1]["tier"] == "chat"
+
+
+def test_a_quadlet_sets_its_account_inside_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight.host, "old_map", lambda document: (None, [], []))
+    plain = replace(GOOD, units={"vllm.service": Unit("loaded")})
+    made = replace(GOOD, units={"vllm.service": Unit("loaded", source="/etc/containers/systemd/vllm.container")})
+    assert "sets no User=" in preflight.warnings(document(CHAT), plain)[0]
+    assert preflight.warnings(document(CHAT), made) == []
 
 
 def test_a_good_host_is_not_refused() -> None:

@@ -19,6 +19,7 @@ import pytest
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     cli,
     datamap,
+    discovery,
     holders,
     pins,
     purge,
@@ -360,8 +361,8 @@ def test_containers_are_known_by_their_cgroup() -> None:
         f"1:name=systemd:/docker/{ident}\n",
         f"0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-{ident}.scope\n",
     ):
-        assert pins.container_of(text) == ident[:12], text
-    assert pins.container_of("0::/system.slice/vllm.service\n") is None
+        assert discovery.container_of(text) == ident[:12], text
+    assert discovery.container_of("0::/system.slice/vllm.service\n") is None
 
 
 @ROOT_ONLY

@@ -87,7 +87,11 @@ FOREIGN_IMAGE = Image(True, None, GIB, GIB, 0, 0o600)
         (replace(VIRGIN, image=FOREIGN_IMAGE), "volume.source.file", "not made by this collection"),
         (replace(VIRGIN, image=replace(FOREIGN_IMAGE, mark="other")), "volume.source.file", "belongs to tier other"),
         (replace(VIRGIN, image=Image(False, None, 0, 0, -1, 0)), "volume.source.file", "not a regular file"),
-        (replace(HARDENED, image=Image(True, "chat", 2 * GIB, GIB, 0, 0o600)), "volume.source.size", "not resized"),
+        (
+            replace(HARDENED, image=Image(True, "chat", 2 * GIB, GIB, 0, 0o600)),
+            "volume.source.size",
+            "not made smaller",
+        ),
         (replace(VIRGIN, place=Place("btrfs", 1, GIB, GIB)), "volume.source.file", "btrfs"),
         (replace(VIRGIN, place=Place("overlay", 1, GIB, GIB)), "volume.source.file", "overlay"),
         (replace(VIRGIN, place=Place("nfs4", 1, GIB, GIB)), "volume.source.file", "nfs4"),

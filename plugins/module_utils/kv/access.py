@@ -15,7 +15,7 @@ import stat
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import datamap, discovery, fsio, host, prepare, system, units, volume, volume_make
+from . import containers, datamap, discovery, fsio, host, prepare, system, units, volume, volume_make
 from .datamap import Document, Tier, file_tiers
 from .stores import CACHEDIR_TAG
 from .system import Change, HostError
@@ -192,14 +192,14 @@ def apply(todo: Plan) -> list[str]:
     # Links before files: a unit file that systemd has not read yet shows on the next run, a link does not.
     for path in todo.stale_links:
         os.unlink(path)
-        _remove_empty(os.path.dirname(path))
+        remove_empty(os.path.dirname(path))
     for path in todo.links:
         system.make_dirs(os.path.dirname(path))
         os.symlink(os.path.join(units.UNIT_DIR, os.path.basename(path)), path)
     for change in todo.changes:
         change.make()
         if change.after is None:
-            _remove_empty(os.path.dirname(change.path))
+            remove_empty(os.path.dirname(change.path))
         done.append(("removed " if change.after is None else "wrote ") + change.path)
     if todo.changes or todo.links or todo.stale_links or _unread(todo.document):
         system.daemon_reload()
@@ -218,7 +218,8 @@ def apply(todo: Plan) -> list[str]:
     return done
 
 
-def _remove_empty(directory: str) -> None:
+def remove_empty(directory: str) -> None:
+    """Remove a directory if there is nothing in it."""
     with contextlib.suppress(OSError):
         os.rmdir(directory)
 
@@ -230,6 +231,21 @@ def _unread(document: Document) -> bool:
     return system.reload_needed([*wanted_by, *sorted({name for tier in tiers for name in tier["services"]})], wanted_by)
 
 
+def apart(document: Document) -> dict[str, list[str]]:
+    """Containers without a unit of their own that must be restarted to see a tier's mount: who -> reasons."""
+    reasons: dict[str, list[str]] = {}
+    for tier in file_tiers(document, ("present",)):
+        for view in containers.bare(tier):
+            if not _has_service(view):
+                why = f"it still has the directory below the mount at {tier['path']}: {containers.restart_of(view)}"
+                reasons.setdefault(view.named(), []).append(why)
+    return reasons
+
+
+def _has_service(view: containers.View) -> bool:
+    return view.unit is not None and view.unit.endswith(".service") and view.unit not in units.CONTAINER_DAEMONS
+
+
 def restarts(document: Document) -> dict[str, list[str]]:
     """Writers whose running processes do not have their drop-in's effect yet: unit -> reasons."""
     reasons: dict[str, list[str]] = {}
@@ -238,6 +254,10 @@ def restarts(document: Document) -> dict[str, list[str]]:
         for process in discovery.of_services(services):
             known = reasons.setdefault(process.unit or "?", [])
             known += [reason for reason in _lacks(process, tier) if reason not in known]
+        for view in containers.bare(tier):
+            why = f"it still has the directory below the mount at {tier['path']}"
+            if _has_service(view) and why not in reasons.setdefault(str(view.unit), []):
+                reasons[str(view.unit)].append(why)
     return {unit: found for unit, found in sorted(reasons.items()) if found}
 
 
@@ -277,6 +297,7 @@ def run(document: Document, act: bool) -> dict[str, Any]:
         "steps": steps,
         "restart_pending": list(pending),
         "restart_reasons": pending,
+        "containers_pending": [f"{who}: {'; '.join(why)}" for who, why in apart(todo.document).items()],
         "diff": todo.diffs(),
     }
 

@@ -23,6 +23,7 @@ from . import (
     judge_names,
     judge_place,
     judge_spill,
+    leftover,
     memory,
 )
 from .datamap import PATH, Document, Tier, merge
@@ -100,6 +101,10 @@ def judge(evidence: Evidence) -> list[Result]:
 
 
 def _audit_tier(tier: Tier, host: Host, deadline: float, buckets: Mapping[str, Any] | None = None) -> list[Result]:
+    if tier["state"] == "absent" and tier["path"]:
+        results = _all(tier, NOT_APPLICABLE, "the tier is absent")
+        first = _result("KV-01", tier["name"], judge_place.absent(tier, leftover.traces(tier)))
+        return [first] + [one for one in results if one["control"] != "KV-01"]
     if tier["state"] in ("planned", "absent"):
         return _all(tier, NOT_APPLICABLE, "the tier is {}".format(tier["state"]))
     if not tier["path"]:

@@ -340,6 +340,15 @@ def merge(old: Document | None, new: Document) -> Document:
 
 def _judge_heir(tier: Tier, heir: Tier, host: str) -> list[Problem]:
     """May a tier of the new map take over the place of a tier that the host has?"""
+    if heir["name"] != tier["name"] and tier["volume"] and tier["volume"]["backend"] == "dmcrypt":
+        reason = "this host has the tier at {} as {}, and its volume carries that name".format(
+            tier["path"], tier["name"]
+        )
+        fix = (
+            "write name: {0}; or, as its blocks cannot be kept, name {0} with `state: absent` in one run and {1} "
+            "in the next"
+        ).format(tier["name"], heir["name"])
+        return [Problem(host, heir["name"], "name", reason, fix)]
     if heir["state"] == "absent":
         return []
     if heir["store"] != tier["store"]:

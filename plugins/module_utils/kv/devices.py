@@ -309,6 +309,22 @@ def make_header(tier: Tier) -> list[str]:
     return ["mke2fs", *options, "{}", str(HEADER_BYTES // 1024)]
 
 
+def give_up(tier: Tier, device: Device) -> None:
+    """Take the tier's own header off its device, which nobody uses any more; what lies behind it has no key."""
+    again = look(tier)
+    if again is None or again.real != device.real or not is_ours(tier, again):
+        raise HostError(f"{device.path} is another device now than when it was judged; nothing was touched")
+    claim(again)
+    _run("wipefs", "--all", "--quiet", again.real)
+    # As it was found: the first and last MiB of a device that may be taken again are zero.
+    with open(again.real, "r+b", buffering=0) as file:
+        for offset in (0, max(0, again.size - HEADER_BYTES)):
+            file.seek(offset)
+            file.write(bytes(HEADER_BYTES))
+        os.fsync(file.fileno())
+    system.run(["udevadm", "settle", "--timeout=60"], 90)
+
+
 def take(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]], make: Sequence[str]) -> None:
     """Give a device its header. make: the command that writes it, {} for the device. All is judged once more first."""
     again = look(tier)

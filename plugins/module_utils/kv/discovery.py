@@ -21,12 +21,16 @@ from .stores import ENGINES, STORES, Engine, live_safe, parse_version
 
 # What may stand in a version that is believed and shown.
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!_-]{0,63}", re.ASCII)
+_CONTAINER = re.compile(
+    r"(?:docker|libpod|libpod-payload|crio|cri-containerd|nerdctl)[-/]([0-9a-f]{12,64})|/([0-9a-f]{64})(?:/|$)",
+    re.ASCII,
+)
 _SITE = re.compile(r"(/[^\0\n]*?/(?:site|dist)-packages)/")
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process. start_time: clock ticks since boot; core_limit: bytes or `unlimited`, as text."""
+    """One process. start_time: clock ticks since boot; core_limit: bytes or `unlimited`, as text; container: its id."""
 
     pid: int
     uid: int
@@ -37,6 +41,7 @@ class Process:
     umask: int | None
     core_limit: str | None
     coredump_filter: int | None
+    container: str | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,12 @@ def unit_of(cgroup: str) -> str | None:
     return None
 
 
+def container_of(cgroup: str) -> str | None:
+    """Id of the container in the text of /proc/PID/cgroup, None if there is none."""
+    match = _CONTAINER.search(cgroup)
+    return (match.group(1) or match.group(2))[:12] if match else None
+
+
 def _read(path: str, limit: int = 1 << 16) -> str:
     with open(path, "rb") as file:
         return file.read(limit).decode("utf-8", "surrogateescape")
@@ -73,7 +84,7 @@ def _process(pid: int, proc: str) -> Process | None:
         status = dict(line.partition(":")[::2] for line in _read(f"{base}/status").splitlines() if ":" in line)
         stat = _read(f"{base}/stat")
         cmdline = tuple(_read(f"{base}/cmdline").split("\0")[:-1])
-        unit = unit_of(_read(f"{base}/cgroup"))
+        cgroup = _read(f"{base}/cgroup")
     except OSError:
         return None
     # The name in parentheses may hold anything, spaces and parentheses too.
@@ -84,11 +95,12 @@ def _process(pid: int, proc: str) -> Process | None:
             uid=int(status["Uid"].split()[1]),
             comm=status.get("Name", "").strip(),
             cmdline=cmdline,
-            unit=unit,
+            unit=unit_of(cgroup),
             start_time=int(fields[19]),
             umask=int(status["Umask"], 8) if "Umask" in status else None,
             core_limit=_core_limit(base),
             coredump_filter=_coredump_filter(base),
+            container=container_of(cgroup),
         )
     except (KeyError, ValueError, IndexError):
         return None
@@ -141,7 +153,12 @@ def engines(tier: Tier, owner_uid: int | None = None, proc: str = "/proc") -> li
     unknown: dict[str, Found] = {}
     for process in processes(proc):
         ours = is_of(process.unit, tier["services"])
-        if not ours and not (process.uid == owner_uid and _names(process.cmdline, tier["path"])):
+        # In a container the tier may have any name.
+        at_home = process.uid == owner_uid and (
+            _names(process.cmdline, tier["path"])
+            or (process.container is not None and engine.programs.search("\0".join(process.cmdline)) is not None)
+        )
+        if not ours and not at_home:
             continue
         version, source = version_of(process, engine, proc)
         if version is not None or engine.programs.search("\0".join(process.cmdline)):

@@ -68,6 +68,12 @@ class Unit:
     umask: int | None = None
     directories: tuple[tuple[str, str, int], ...] = ()
     drop_in: bool = False
+    source: str = ""
+
+    @property
+    def quadlet(self) -> bool:
+        """Does podman's generator make it? Then the account is in the container and not in User=."""
+        return self.source.endswith(".container")
 
 
 @dataclass
@@ -140,7 +146,7 @@ def parse_units(names: Sequence[str], text: str) -> dict[str, Unit]:
         values = dict(line.partition("=")[::2] for line in block.splitlines())
         umask = values.get("UMask", "")
         unit = Unit(name, found=values.get("LoadState") == "loaded", active=values.get("ActiveState", ""))
-        unit.user = values.get("User", "")
+        unit.user, unit.source = values.get("User", ""), values.get("SourcePath", "")
         unit.umask = int(umask, 8) if re.fullmatch(r"[0-7]{1,4}", umask) else None
         unit.directories = tuple(
             (key, os.path.join(top, entry.partition(":")[0]), int(mode, 8))
@@ -163,7 +169,7 @@ def units_of(names: Sequence[str], roots: Roots | None = None, systemd: bool | N
         systemd = os.path.isdir("/run/systemd/system")
     if not systemd:
         return {name: Unit(name, active="no systemd") for name in names}
-    keys = ["LoadState", "ActiveState", "User", "UMask"]
+    keys = ["LoadState", "ActiveState", "User", "UMask", "SourcePath"]
     keys += [key + suffix for key in _DIRECTORIES for suffix in ("", "Mode")]
     text = roots.run(["systemctl", "show", "--no-pager", "-p", ",".join(keys), "--", *names])
     found = parse_units(names, text or "")

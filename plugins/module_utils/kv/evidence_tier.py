@@ -12,6 +12,7 @@ from typing import Any
 
 from . import (
     clock,
+    containers,
     discovery,
     encryption,
     evidence_engine,
@@ -115,6 +116,7 @@ class Evidence:
     covered: Covered | None = None
     views: list[View] = field(default_factory=list)
     processes: Sequence[discovery.Process] = ()
+    containers: Sequence[containers.View] = ()
     units: dict[str, Unit] = field(default_factory=dict)
     engines: Sequence[discovery.Found] = ()
     running: Sequence[evidence_engine.Running] = ()
@@ -215,7 +217,13 @@ def collect(tier: Tier, host: Host, deadline: float | None = None, roots: Roots 
     path = tier["path"]
     place = posture.look(path)
     account = evidence_host.account_of(tier["owner"], roots)
-    processes = [one for one in host.processes or [] if discovery.is_of(one.unit, tier["services"])]
+    apart = containers.find(tier, host.processes or [], roots.proc)
+    writing = {view.pid for view in apart if view.writable}
+    processes = [
+        one
+        for one in host.processes or []
+        if one.pid in writing or (discovery.is_of(one.unit, tier["services"]) and not containers.is_runtime(one))
+    ]
     names = [*tier["services"], *sorted({one.unit for one in processes if one.unit})]
     evidence = Evidence(
         tier=tier,
@@ -226,6 +234,7 @@ def collect(tier: Tier, host: Host, deadline: float | None = None, roots: Roots 
         cron=evidence_host.cron(tier["name"], host.processes, roots),
         tree=Tree(error=f"{path} cannot be read"),
         processes=processes,
+        containers=apart,
         units=evidence_host.units_of(names, roots),
         engines=discovery.engines(tier, account.uid) if host.processes is not None else [],
         record=state.read_run(tier),
@@ -242,7 +251,8 @@ def collect(tier: Tier, host: Host, deadline: float | None = None, roots: Roots 
     if has_own_volume(tier) and not mounted and (place.uid, place.mode) == (0, 0):
         evidence.tree = Tree(error="the declared volume is not mounted")
         return evidence
-    views = (look_as(one, place, evidence.storage.device, roots) for one in processes)
+    bare = {view.pid for view in apart if view.bare}
+    views = (look_as(one, place, evidence.storage.device, roots) for one in processes if one.pid not in bare)
     evidence.views = [view for view in views if view is not None]
     evidence.tree = survey_tier(tier, evidence.owner, host.now, deadline)
     evidence.dead = look_for_dead(evidence, deadline)

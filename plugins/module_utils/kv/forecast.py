@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from . import access, account, discovery, evidence_engine, fsio, system, volume, walk
+from . import absent, access, account, discovery, evidence_engine, fsio, system, volume, walk
 from .datamap import Document, Tier, file_tiers
 from .standing import span
 from .stores import STORES, parse_version
@@ -23,6 +23,7 @@ NEVER, WHEN_NEEDED = "never", "when_needed"
 MAX_SECONDS = 20.0
 
 DESTROYED = "destroyed when the volume is mounted over them: they lie on storage that is not the tier's"
+ENDED = "destroyed: the map declares the tier absent"
 FORGOTTEN = "not found again by an engine of this version after its restart, unless its PYTHONHASHSEED is fixed"
 
 
@@ -48,6 +49,7 @@ class Restart:
     reasons: tuple[str, ...]
     memory_bytes: int = 0
     start_seconds: float | None = None
+    by_hand: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Forecast:
 
     def destroys(self, restart: str) -> bool:
         """Will this run take a cache from the host? restart: the value of llmhost_restart."""
-        if any(cache.fate == DESTROYED for cache in self.caches):
+        if any(cache.fate in (DESTROYED, ENDED) for cache in self.caches):
             return True
         return restart == WHEN_NEEDED and bool(self.caches or any(one.memory_bytes for one in self.restarts))
 
@@ -114,8 +116,16 @@ def _memory(processes: Sequence[discovery.Process]) -> int:
     return sum(files.values())
 
 
-def gather(document: Document, volumes: Mapping[str, volume.Seen], now: float | None = None) -> Forecast:
-    """Look at a host before it is changed. volumes: what preflight saw of the tiers with a volume of ours."""
+def gather(
+    document: Document,
+    volumes: Mapping[str, volume.Seen],
+    now: float | None = None,
+    gone: Sequence[absent.Left] = (),
+) -> Forecast:
+    """Look at a host before it is changed.
+
+    volumes: what preflight saw of the tiers with a volume of ours; gone: of the absent ones.
+    """
     now = time.time() if now is None else now
     deadline = time.monotonic() + MAX_SECONDS
     needed = access.restarts(document)
@@ -124,11 +134,15 @@ def gather(document: Document, volumes: Mapping[str, volume.Seen], now: float | 
         Restart(unit, tuple(reasons), _memory(discovery.of_services([unit])), starts.get(unit))
         for unit, reasons in needed.items()
     ]
+    restarts += [Restart(who, tuple(why), by_hand=True) for who, why in access.apart(document).items()]
     caches = []
-    for tier in file_tiers(document, ("present",)):
+    ending = [left.tier for left in gone if left.plain or (left.open and left.seen and left.seen.is_ours())]
+    for tier in [*file_tiers(document, ("present",)), *ending]:
         seen = volumes.get(tier["name"])
         units: tuple[str, ...] = ()
-        if seen is not None and not seen.is_ours():
+        if tier["state"] == "absent":
+            fate = ENDED
+        elif seen is not None and not seen.is_ours():
             fate = DESTROYED
         else:
             units = _forgetting(tier, list(needed))
@@ -157,6 +171,8 @@ def tell(forecast: Forecast, restart: str) -> list[str]:
     lines = []
     for one in forecast.restarts:
         when = "restarted at the end of the play" if restart == WHEN_NEEDED else "left to you (llmhost_restart: never)"
+        if one.by_hand:
+            when = "left to you, as it has no unit of its own"
         text = f"{forecast.host}: {one.unit} needs a restart, {when}: {'; '.join(one.reasons)}"
         if one.memory_bytes:
             text += f". It loses {size_text(one.memory_bytes)} of memory tier"

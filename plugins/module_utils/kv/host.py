@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import datamap, program, system, units
+from . import datamap, program, state, system, units
 from .datamap import STATE_ROOT, Document, MapError, Problem, file_tiers, state_dir
 from .mapkeys import LIB_ROOT
 from .stores import STORES
@@ -81,6 +81,7 @@ class Plan:
     changes: list[Change] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
 
     def diffs(self) -> list[dict[str, str]]:
         """The map as text, the program as its digest, directories as their mode and owner."""
@@ -93,6 +94,7 @@ class Plan:
         for directory in self.directories:
             owner = "{}:{}".format(*directory.account) if directory.account else "an account to be created"
             result.append(system.text_diff(directory.path, "", f"directory {directory.mode:04o} {owner}\n"))
+        result += [system.text_diff(path, "run records\n", "") for path in self.stale]
         return result
 
 
@@ -119,7 +121,10 @@ def plan(new: Document) -> Plan:
         (datamap.PATH, render(document), 0o644),
     ]
     changes = [change for path, data, mode in files if (change := system.file_change(path, data, mode))]
-    return Plan(document, [directory for directory in wanted if directory.differs()], changes, warnings, problems)
+    kept = {tier["name"] for tier in file_tiers(document)}
+    stale = [os.path.join(STATE_ROOT, name) for name in state.remembered(STATE_ROOT) if name not in kept]
+    differing = [directory for directory in wanted if directory.differs()]
+    return Plan(document, differing, changes, warnings, problems, stale)
 
 
 def apply(todo: Plan) -> None:
@@ -128,6 +133,10 @@ def apply(todo: Plan) -> None:
         directory.make()
     for change in todo.changes:
         change.make()
+    # Only now: the map that cron reads does not name these tiers any more.
+    for path in todo.stale:
+        if left := state.forget(os.path.basename(path)):
+            todo.warnings.append("{} stays, others have put there: {}".format(path, ", ".join(left)))
 
 
 def only_stopped(document: Document) -> list[str]:
@@ -139,8 +148,9 @@ def result(todo: Plan) -> dict[str, Any]:
     """What a module returns of a plan."""
     return {
         "data_map": todo.document,
-        "changed": bool(todo.directories or todo.changes),
+        "changed": bool(todo.directories or todo.changes or todo.stale),
         "written": [directory.path for directory in todo.directories] + [change.path for change in todo.changes],
         "stopped": only_stopped(todo.document),
+        "removed": todo.stale,
         "vanished": [tier["name"] for tier in todo.document["tiers"] if tier["state"] == "vanished"],
     }

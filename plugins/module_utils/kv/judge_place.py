@@ -6,16 +6,17 @@ from __future__ import annotations
 
 import datetime
 import os
+from collections.abc import Sequence
 from typing import Any
 
-from . import posture, volumekeys
+from . import containers, posture, volumekeys
 from .datamap import Tier, mapper_name
 from .encryption import BAD, UNKNOWN
 from .evidence_host import reopens
 from .evidence_tier import Evidence
-from .judge import Parts, Verdict
+from .judge import NOT_APPLICABLE, Parts, Verdict
 from .judge_record import counted, seen_whole
-from .units import has_own_volume, mount_unit
+from .units import CONTAINER_DAEMONS, has_own_volume, mount_unit
 
 _HARDEN = "run the harden playbook"
 _NO_LOGIN = ("nologin", "false")
@@ -68,7 +69,10 @@ def encrypted_volume(evidence: Evidence) -> Verdict:
             parts.fail("process %d: %s" % (view.pid, view.detail), "restart it after the mount (container: bind mount)")
         elif view.same is None:
             parts.unknown("process %d: %s" % (view.pid, view.detail), "run the audit as root")
-    if not evidence.views:
+    for apart in (view for view in evidence.containers if view.bare):
+        text = f"{apart.named()} has at {apart.at} the directory below the mount of {path}"
+        parts.fail(text, containers.restart_of(apart))
+    if not evidence.views and not evidence.processes:
         parts.note("services not running")
     size = " %d bit" % storage.key_size_bits if storage.key_size_bits else ""
     reason = storage.key.reason if storage.key else ""
@@ -211,9 +215,15 @@ def _judge_account(evidence: Evidence, parts: Parts) -> None:
 
 def _judge_processes(evidence: Evidence, parts: Parts) -> None:
     restart = set()
+    account = (evidence.account.uid, evidence.account.gid)
+    for text, remedy in dict.fromkeys(
+        filter(None, (containers.wrong_user(evidence.tier, view, *account) for view in evidence.containers))
+    ):
+        parts.fail(text, remedy)
+    apart = {view.pid for view in evidence.containers}
     for one in evidence.processes:
         label = "process %d of %s" % (one.pid, one.unit)
-        if evidence.account.uid is not None and one.uid != evidence.account.uid:
+        if one.pid not in apart and evidence.account.uid is not None and one.uid != evidence.account.uid:
             parts.fail(
                 "%s runs as uid %d, not as %s" % (label, one.uid, evidence.account.name),
                 f"set User={evidence.account.name} in {one.unit}",
@@ -223,6 +233,11 @@ def _judge_processes(evidence: Evidence, parts: Parts) -> None:
             parts.unknown(f"the umask of {label} cannot be read", "run the audit as root")
             continue
         stale = one.umask & 0o077 != 0o077
+        if one.container is not None:
+            if stale:
+                remedy = "podman: PodmanArgs=--umask=0077; docker: sh -c 'umask 0077; exec ...'; see engine_offload"
+                parts.fail("%s, in a container, has umask %04o" % (label, one.umask), remedy)
+            continue
         if unit is not None and unit.drop_in:
             dumps = one.core_limit not in ("0", None) or one.coredump_filter not in (0, None)
             if stale or dumps:
@@ -244,7 +259,8 @@ def _judge_units(evidence: Evidence, parts: Parts) -> None:
             continue
         for text in reopens(unit, evidence.tier["path"]):
             parts.fail(f"{name}: {text}", _HARDEN)
-        if not unit.found or name in running:
+        # The account of a container is judged by its processes.
+        if not unit.found or name in running or name in CONTAINER_DAEMONS or unit.quadlet:
             continue
         if unit.umask is not None and unit.umask & 0o077 != 0o077:
             parts.fail("%s will run with umask %04o" % (name, unit.umask), _HARDEN)
@@ -280,6 +296,16 @@ def safe_path(evidence: Evidence) -> Verdict:
     if not seen_whole(evidence):
         parts.unknown(evidence.tree.gap, "give the audit more time (max_seconds), as root")
     return parts.verdict("no one else can replace a part of the path; only regular files of its own account", facts)
+
+
+def absent(tier: Tier, traces: Sequence[str]) -> Verdict:
+    """The part of KV-01 about a tier that the data map declares absent."""
+    facts = {"state": "absent", "path": tier["path"], "traces": list(traces)}
+    if not traces:
+        return Verdict(NOT_APPLICABLE, "the tier is absent", facts)
+    parts = Parts()
+    parts.fail(f"the tier is declared absent, but {'; '.join(traces)}", f"{_HARDEN}: it says what it cannot take away")
+    return parts.verdict("", facts)
 
 
 def vanished(tier: Tier, exists: bool) -> Verdict:

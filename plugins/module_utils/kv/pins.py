@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import signal
 import time
@@ -20,9 +19,6 @@ from . import discovery, fsio, holders
 from .holders import Holder
 from .units import CONTAINER_DAEMONS
 
-_CONTAINER = re.compile(
-    r"(?:docker|libpod|crio|cri-containerd|nerdctl)[-/]([0-9a-f]{12,64})|/([0-9a-f]{64})(?:/|$)", re.ASCII
-)
 # What an unmount elsewhere reaches: members of its peer group, and those that only listen to it.
 _FOLLOWS = ("shared:", "master:")
 PATIENCE = 10.0
@@ -58,12 +54,6 @@ class OnDevice(holders.Look):
 
     def _match(self) -> None:
         self.holders += [Holder(thing.pid, f"{thing.how}: {holders.printable(thing.text)}") for thing in self.things]
-
-
-def container_of(cgroup: str) -> str | None:
-    """Id of the container in the text of /proc/PID/cgroup, None if there is none."""
-    match = _CONTAINER.search(cgroup)
-    return (match.group(1) or match.group(2))[:12] if match else None
 
 
 def ancestors(pid: int, proc: str = "/proc") -> set[int]:
@@ -161,7 +151,7 @@ def _named(held: Sequence[Holder], family: int, proc: str) -> list[Pin]:
         if fields is None:
             continue
         cgroup = _text(f"{proc}/{pid}/cgroup")
-        unit, container = discovery.unit_of(cgroup), container_of(cgroup)
+        unit, container = discovery.unit_of(cgroup), discovery.container_of(cgroup)
         comm = holders.printable(_text(f"{proc}/{pid}/comm").strip())
         more = "" if len(ways) == 1 else " and %d more" % (len(ways) - 1)
         spared = None

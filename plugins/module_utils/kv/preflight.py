@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import access, encryption, fsio, host, system, units, volume, volumekeys
+from . import absent, access, containers, discovery, encryption, fsio, host, system, units, volume, volumekeys
 from .datamap import CAP_PERCENT, Document, Problem, Tier, file_tiers
 from .system import Account, HostError
 from .volume import Seen
@@ -33,6 +33,12 @@ class Unit:
     load: str
     user: str = ""
     dynamic: bool = False
+    source: str = ""
+
+    @property
+    def quadlet(self) -> bool:
+        """Does podman's generator make it? Then the account is in the container and not in User=."""
+        return self.source.endswith(".container")
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ class Facts:
     totals: Mapping[str, int] = field(default_factory=dict)
     storages: Mapping[str, encryption.Storage] = field(default_factory=dict)
     blocked: tuple[Problem, ...] = ()
+    gone: tuple[absent.Left, ...] = ()
+    containers: Mapping[str, Sequence[containers.View]] = field(default_factory=dict)
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -107,8 +115,13 @@ def _dm_crypt() -> bool:
 def _unit_states(services: Sequence[str]) -> dict[str, Unit]:
     plain = [name for name in services if not system.is_template(name)]
     found = {
-        name: Unit(values.get("LoadState", ""), values.get("User", ""), values.get("DynamicUser") == "yes")
-        for name, values in system.show(plain, ("LoadState", "User", "DynamicUser")).items()
+        name: Unit(
+            values.get("LoadState", ""),
+            values.get("User", ""),
+            values.get("DynamicUser") == "yes",
+            values.get("SourcePath", ""),
+        )
+        for name, values in system.show(plain, ("LoadState", "User", "DynamicUser", "SourcePath")).items()
     }
     for name in services:
         if system.is_template(name):
@@ -127,13 +140,15 @@ def gather(document: Document) -> Facts:
         access.foreign_units(document)
     except HostError as error:
         blocked.append(Problem(document["host"], "-", "services", str(error), "move that file away"))
+    is_systemd = _text("/proc/1/comm").strip() == "systemd"
+    gone = absent.look_all(document) if is_systemd else []
+    blocked += [problem for left in gone for problem in absent.judge(left, document["host"])]
     version = system.run([PYTHON, "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], 60)
     table = system.mounts()
     volumes: dict[str, Seen] = {}
     paths: dict[str, Seen] = {}
     totals: dict[str, int] = {}
     storages: dict[str, encryption.Storage] = {}
-    is_systemd = _text("/proc/1/comm").strip() == "systemd"
     known = {(tier["name"], tier["path"]) for tier in (file_tiers(old) if old else [])}
     ours = frozenset(tier["name"] for tier in tiers if (tier["name"], tier["path"]) in known)
     for tier in tiers:
@@ -165,7 +180,14 @@ def gather(document: Document) -> Facts:
         totals=totals,
         storages=storages,
         blocked=tuple(blocked),
+        gone=tuple(gone),
+        containers=_in_containers(tiers),
     )
+
+
+def _in_containers(tiers: Sequence[Tier]) -> dict[str, list[containers.View]]:
+    processes = discovery.processes() if tiers else []
+    return {tier["name"]: containers.find(tier, processes) for tier in tiers}
 
 
 def _nearest(path: str) -> str:
@@ -204,6 +226,7 @@ def judge(document: Document, facts: Facts, wipes: Sequence[dict[str, Any]] = ()
     for tier in tiers:
         problems += _judge_owner(tier, facts, name)
         problems += _judge_services(tier, facts, name)
+        problems += _judge_containers(tier, facts, name)
         if tier["name"] in facts.volumes:
             problems += volume.judge(tier, facts.volumes[tier["name"]], name, wipes)
         elif tier["name"] in facts.paths:
@@ -302,6 +325,17 @@ def _judge_services(tier: Tier, facts: Facts, name: str) -> list[Problem]:
     return problems
 
 
+def _judge_containers(tier: Tier, facts: Facts, name: str) -> list[Problem]:
+    """A container that writes the tier as another account, root before all."""
+    found: dict[str, Problem] = {}
+    account = facts.accounts.get(tier["owner"])
+    for view in facts.containers.get(tier["name"], ()):
+        wrong = containers.wrong_user(tier, view, *(account or (None, None)))
+        if wrong is not None:
+            found.setdefault(view.container or str(view.pid), Problem(name, tier["name"], "services", *wrong))
+    return list(found.values())
+
+
 def _same_account(user: str, owner: Any, facts: Facts) -> bool:
     if user == str(owner):
         return True
@@ -317,7 +351,7 @@ def warnings(document: Document, facts: Facts) -> list[str]:
     for tier in file_tiers(document, ("present",)):
         for service in tier["services"]:
             unit = facts.units.get(service)
-            if unit and unit.load == "loaded" and not unit.user and service not in units.CONTAINER_DAEMONS:
+            if unit and unit.load == "loaded" and not (unit.user or unit.quadlet or service in units.CONTAINER_DAEMONS):
                 texts.append(
                     "tier {}: unit {} sets no User=: what it writes as root, {} can neither read nor expire".format(
                         tier["name"], service, tier["owner"]
@@ -333,4 +367,5 @@ def plan(document: Document, facts: Facts) -> list[dict[str, Any]]:
         seen = facts.volumes.get(tier["name"])
         if seen is not None:
             result.append({"tier": tier["name"], "steps": volume.steps(tier, seen)})
+    result += [{"tier": left.tier["name"], "steps": todo} for left in facts.gone if (todo := absent.steps(left))]
     return result

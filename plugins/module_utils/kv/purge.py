@@ -262,25 +262,32 @@ def purge(tier: Tier, document: Document, by: dict[str, Any], directory: str = r
     The receipt's result says how far it came: `destroyed`, or `remains` with the reason in its messages.
     """
     with system.exclusive():
-        found, table = _look(tier)
-        made = receipt.Receipt(tier["name"], document["host"], by, _method(tier), directory)
-        earlier = receipt.unfinished_writers(tier["name"], directory)
-        made.content["writers"] = sorted(
-            {*writers_of(tier), *(one for one in earlier if discovery.is_of(one, tier["services"]))}
-        )
-        made.write()
-        with _undisturbed():
-            try:
-                if units.has_own_volume(tier):
-                    _by_key(tier, found, table, made)
-                else:
-                    _by_block(tier, made)
-                _start_writers(made)
-                result = REMAINS if made.content["messages"] else DESTROYED
-            except (HostError, OSError) as error:
-                made.content["messages"].append(str(error))
-                result = REMAINS
-            made.end(result)
+        return purge_unlocked(tier, document, by, directory)
+
+
+def purge_unlocked(
+    tier: Tier, document: Document, by: dict[str, Any], directory: str = receipt.DIRECTORY
+) -> receipt.Receipt:
+    """purge() for a caller that keeps others off the host itself."""
+    found, table = _look(tier)
+    made = receipt.Receipt(tier["name"], document["host"], by, _method(tier), directory)
+    earlier = receipt.unfinished_writers(tier["name"], directory)
+    made.content["writers"] = sorted(
+        {*writers_of(tier), *(one for one in earlier if discovery.is_of(one, tier["services"]))}
+    )
+    made.write()
+    with _undisturbed():
+        try:
+            if units.has_own_volume(tier):
+                _by_key(tier, found, table, made)
+            else:
+                _by_block(tier, made)
+            _start_writers(made)
+            result = REMAINS if made.content["messages"] else DESTROYED
+        except (HostError, OSError) as error:
+            made.content["messages"].append(str(error))
+            result = REMAINS
+        made.end(result)
     return made
 
 

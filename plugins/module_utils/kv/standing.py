@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from . import account, clock, discovery, expiry, fsio, mounts, namespaces, state, walk
+from . import account, clock, containers, discovery, expiry, fsio, mounts, namespaces, state, walk
 from .datamap import Document, Tier, file_tiers
 
 MAX_LINES = 10
@@ -69,6 +69,10 @@ def of_tier(tier: Tier, now: float) -> Standing:
     if tier["state"] == "vanished":
         todo = "put it back into llmhost_tiers, or there with state: absent once its blocks are gone"
         return Standing(name, False, f"LEFT THE MAP, still expires: {text}", todo)
+    apart = containers.bare(tier)
+    if apart:
+        todo = "; ".join(dict.fromkeys(containers.restart_of(view) for view in apart[:3]))
+        return Standing(name, False, f"NOT ON THE VOLUME, {apart[0].named()} sees below the mount: {text}", todo)
     waiting = pending(tier)
     if waiting:
         units = " ".join(waiting)

@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
-from . import account, fsio
+from . import account, fsio, index
 from .datamap import STATE_ROOT, Tier, state_dir
+from .survey import printable
 
 SCHEMA = 2
 RECORD = "run.json"
@@ -135,6 +137,39 @@ def read_run(tier: Tier, root: str = STATE_ROOT) -> dict[str, Any] | None:
 def write_run(fd: int, record: dict[str, Any]) -> None:
     """Replace the record in the open state directory."""
     fsio.replace(fd, RECORD, json.dumps(record, sort_keys=True).encode("ascii") + b"\n")
+
+
+def remembered(root: str = STATE_ROOT) -> list[str]:
+    """Names of the tiers that have a state directory."""
+    try:
+        with os.scandir(root) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except FileNotFoundError:
+        return []
+
+
+def forget(name: str, root: str = STATE_ROOT) -> list[str]:
+    """Remove what expiry remembers of a tier that is gone. What somebody else put there stays, and is returned."""
+    with fsio.opened(root) as parent:
+        fd = fsio.open_subdir(parent, name)
+        try:
+            with contextlib.suppress(OSError):
+                shards = fsio.open_subdir(fd, index.DIRECTORY)
+                try:
+                    for shard in os.listdir(shards):
+                        os.unlink(shard, dir_fd=shards)
+                finally:
+                    os.close(shards)
+                os.rmdir(index.DIRECTORY, dir_fd=fd)
+            for own in (RECORD, f".{RECORD}.tmp"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(own, dir_fd=fd)
+            left = sorted(printable(one) for one in os.listdir(fd))
+        finally:
+            os.close(fd)
+        if not left:
+            os.rmdir(name, dir_fd=parent)
+        return left
 
 
 @contextlib.contextmanager

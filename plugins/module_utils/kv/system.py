@@ -109,6 +109,7 @@ class Mount(NamedTuple):
     point: str
     fstype: str
     source: str
+    options: str = ""
 
 
 def _octal(text: str) -> str:
@@ -132,6 +133,7 @@ def parse_mounts(text: str) -> list[Mount]:
                 _octal(fields[4]),
                 fields[dash + 1],
                 _octal(fields[dash + 2]),
+                fields[5],
             )
         )
     return mounts
@@ -150,12 +152,17 @@ def mount_of(fd: int, table: Iterable[Mount]) -> Mount | None:
 
 
 class Mapper(NamedTuple):
-    """An open device-mapper device: number, dm uuid, files behind its loop devices, numbers of the devices below."""
+    """An open device-mapper device: number, dm uuid, files behind its loop devices, numbers and names of those below.
+
+    size: in bytes, 0 if it is not known.
+    """
 
     device: str
     uuid: str
     files: list[str]
     below: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    size: int = 0
 
 
 def mapper(name: str, sys_root: str = "/sys") -> Mapper | None:
@@ -166,7 +173,9 @@ def mapper(name: str, sys_root: str = "/sys") -> Mapper | None:
             continue
         behind = [_line(os.path.join(base, "slaves", slave, "loop", "backing_file")) for slave in _slaves(base)]
         below = tuple(_line(os.path.join(base, "slaves", slave, "dev")) for slave in _slaves(base))
-        return Mapper(_line(os.path.join(base, "dev")), _line(os.path.join(base, "dm", "uuid")), behind, below)
+        size = int(_line(os.path.join(base, "size")) or 0) * 512
+        uuid = _line(os.path.join(base, "dm", "uuid"))
+        return Mapper(_line(os.path.join(base, "dev")), uuid, behind, below, tuple(_slaves(base)), size)
     return None
 
 

@@ -24,9 +24,6 @@ from .stores_settings import ENVIRONMENT, Named, Place, named
 SCHEMA = 1
 RUNNING, CONFIGURED, LIES_THERE = "running", "configured", "lies there"
 _MAX_ENVIRON = 1 << 20
-_CONTAINER = re.compile(
-    r"(?:libpod|docker|crio|cri-containerd)[-/]([0-9a-f]{12,64})|/docker/([0-9a-f]{12,64})", re.ASCII
-)
 _SECRET = re.compile(
     r"(?i)((?:access|secret|api|admin|session|auth|account)[-_]?(?:api[-_]?)?(?:key|token|id)(?:[-_]id)?|password|passwd"
     r"|secret|hf[-_]token|token)(\"?\s*[:=\0]\s*\"?)([^\s\"',}\0]+)"
@@ -194,7 +191,7 @@ class _Host:
             "user": _user(process.uid),
             "umask": None if process.umask is None else f"{process.umask:04o}",
             "unit": process.unit,
-            "container": container_of(process.pid, self.proc),
+            "container": process.container,
         }
 
     def source(self, source: tiers_files.Source) -> None:
@@ -218,16 +215,6 @@ class _Host:
     def _read_for(self, source: tiers_files.Source, path: str) -> str | None:
         there = source.on_host(path)
         return None if there is None else tiers_files.text_of(there, self.root)
-
-
-def container_of(pid: int, proc: str = "/proc") -> str | None:
-    """Short id of the container that a process runs in, None if its cgroup names none."""
-    try:
-        with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
-            match = _CONTAINER.search(file.read(1 << 16))
-    except OSError:
-        return None
-    return (match.group(1) or match.group(2))[:12] if match else None
 
 
 def find(

@@ -38,7 +38,13 @@ WRITER_SETTINGS = (
 )
 
 # They run other people's containers too: ordered after the tier, never stopped with it, none of the settings above.
-CONTAINER_DAEMONS = ("docker.service", "containerd.service", "podman.service", "crio.service")
+CONTAINER_DAEMONS = (
+    "docker.service",
+    "containerd.service",
+    "podman.service",
+    "podman-restart.service",
+    "crio.service",
+)
 
 
 def has_own_volume(tier: Tier) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from . import devices, fsio, luks, system, units, walk
+from . import devices, fsio, growth, luks, system, units, walk
 from .datamap import Document, Problem, Tier, file_tiers, mapper_name
 from .mapkeys import LIB_ROOT
 from .stores import STORES
@@ -96,6 +96,7 @@ class Seen:
     device: devices.Device | None = None
     key: luks.KeyFile | None = None
     flags_differ: bool = False
+    fs_bytes: int | None = None
 
     def is_ours(self) -> bool:
         """True if what is mounted at the path is the tier's own volume."""
@@ -126,6 +127,12 @@ def with_line(data: bytes, mine: Callable[[tuple[str, ...]], bool], line: str) -
             return b"\n".join(lines)
     end = b"" if not data or data.endswith(b"\n") else b"\n"
     return data + end + line.encode() + b"\n"
+
+
+def without_line(data: bytes, mine: tuple[str, ...]) -> bytes:
+    """The table without our entry, which begins with these fields; every other byte as it was."""
+    kept = [raw for raw in data.split(b"\n") if not any(entry[: len(mine)] == mine for entry in rows(raw))]
+    return b"\n".join(kept)
 
 
 def own_crypttab(tier: Tier) -> Callable[[tuple[str, ...]], bool]:
@@ -248,6 +255,8 @@ def look(tier: Tier, table: Sequence[Mount]) -> Seen:
         found["key"] = luks.look(tier)
         if found["mapper"] is not None:
             found["flags_differ"] = luks.flags_differ(tier, system.run(["dmsetup", "table", name], 60).stdout)
+    if source and found["mapper"] is not None and found.get("mounted") is not None:
+        found["fs_bytes"] = growth.fs_bytes("/dev/mapper/" + name)
     found["fstab"] = tuple(row for row in rows(fstab) if row[0] == device or tier["path"] in row[1:2])
     found["crypttab_same"] = with_line(crypttab, own_crypttab(tier), units.crypttab_line(tier)) == crypttab
     found["fstab_same"] = with_line(fstab, own_fstab(tier), units.fstab_line(tier)) == fstab
@@ -328,10 +337,13 @@ def _judge_image(tier: Tier, seen: Seen, wrong: Callable[[str, str, str], None])
         elif image.mark != tier["name"]:
             whose = f"belongs to tier {image.mark}" if image.mark else "was not made by this collection"
             wrong(key, f"{source} exists and {whose}", "name a file that does not exist yet, or remove that one")
-        elif image.size != size:
+        elif image.size > size:
             key = "volume.source.size"
-            reason = "%s has %d bytes, the map says %d; a live volume is not resized" % (source, image.size, size)
-            wrong(key, reason, f"write {_human(image.size)}, or purge the tier and remove the file")
+            reason = "%s has %d bytes, the map says %d; a volume is not made smaller" % (source, image.size, size)
+            fix = (
+                f"write {_human(image.size)}, or declare the tier absent in one run and with {_human(size)} in the next"
+            )
+            wrong(key, reason, fix)
     if place is None:
         return
     if place.missing:
@@ -389,8 +401,9 @@ def judge_room(tiers: Sequence[Tier], seen: Sequence[Seen], host: str) -> list[P
                 FREE_BYTES >> 30,
                 place.available >> 20,
             )
-            fix = "lower it to at most %dM, or use another file system" % (most >> 20)
-            if most >> 20 < 64:
+            largest = most + (found.image.allocated if found.image else 0)
+            fix = "lower it to at most %dM, or use another file system" % (largest >> 20)
+            if largest >> 20 < 64:
                 fix = "use another file system: no volume fits here"
             problems.append(Problem(host, tier["name"], "volume.source.size", reason, fix))
     return problems
@@ -408,8 +421,11 @@ def steps(tier: Tier, seen: Seen) -> list[str]:
         todo += ["make key file {}".format(tier["volume"]["keyfile"])] if seen.key and not seen.key.exists else []
     elif seen.image is None:
         todo.append("allocate {} ({})".format(source["file"], _human(source["size"])))
-    elif (seen.image.uid, seen.image.mode) != (0, 0o600):
-        todo.append("close {} to everybody but root".format(source["file"]))
+    else:
+        if (seen.image.uid, seen.image.mode) != (0, 0o600):
+            todo.append("close {} to everybody but root".format(source["file"]))
+        if growth.needed(source["size"], seen.image.size, seen.mapper, seen.fs_bytes):
+            todo.append("grow {} to {}, blocks stay".format(source["file"], _human(source["size"])))
     if not seen.crypttab_same:
         todo.append(f"write {mapper_name(tier)} to {CRYPTTAB}")
     if not seen.fstab_same:

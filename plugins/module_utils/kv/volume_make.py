@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import devices, fsio, luks, packages, prepare, system, units, volume, walk
+from . import devices, fsio, growth, luks, packages, prepare, system, units, volume, walk
 from .datamap import Document, MapError, Problem, Tier, mapper_name
 from .devices import Device
 from .mapkeys import LIB_ROOT
@@ -115,10 +115,15 @@ def apply(tiers: Sequence[Tier], seen: Sequence[Seen], wipes: Sequence[dict[str,
         if found.image is None:
             allocate(tier)
             done.append(f"allocated {source}")
-        elif (found.image.uid, found.image.mode) != (0, 0o600):
-            os.chown(source, 0, 0, follow_symlinks=False)
-            os.chmod(source, 0o600)
-            done.append(f"closed {source}")
+        else:
+            if (found.image.uid, found.image.mode) != (0, 0o600):
+                os.chown(source, 0, 0, follow_symlinks=False)
+                os.chmod(source, 0o600)
+                done.append(f"closed {source}")
+            size = tier["volume"]["source"]["size"]
+            if growth.needed(size, found.image.size, found.mapper, found.fs_bytes):
+                growth.grow(tier, volume.MARK, found.mapper, found.fs_bytes)
+                done.append(f"grew {source}")
     # fstab last: a kill in between leaves an entry that opens nothing, never a mount without its device.
     changes = volume.table_changes(tiers)
     for change in changes:
@@ -183,13 +188,7 @@ def run(document: Document, act: bool, wipes: Sequence[dict[str, Any]] = ()) -> 
     diffs += [system.text_diff(name, "", "".join(step + "\n" for step in left)) for name, left in todo.items() if left]
     done = [step for left in todo.values() for step in left]
     destroyed = {"files": 0, "bytes": 0}
-    notes = [
-        "tier {}: absent, but its volume is still there; see {} and {}".format(
-            tier["name"], volume.CRYPTTAB, volume.FSTAB
-        )
-        for tier in document["tiers"]
-        if tier["state"] == "absent" and units.has_own_volume(tier) and system.mapper(mapper_name(tier))
-    ]
+    notes: list[str] = []
     changed = bool(done)
     if act and tiers:
         if missing := missing_packages(tiers):
