@@ -73,6 +73,7 @@ REST = [
     Stage("report", 300, ["report"]),
     Stage("gateway-fuzz", 300, ["gateway-fuzz"]),
     Stage("molecule upgrade", 1200, ["molecule", "SCENARIO=upgrade"]),
+    Stage("molecule removal", 1200, ["molecule", "SCENARIO=removal"]),
     Stage("molecule refusals", 900, ["molecule", "SCENARIO=refusals"]),
     Stage("molecule changes", 1500, ["molecule", "SCENARIO=changes"]),
     Stage("molecule volumes", 1500, ["molecule", "SCENARIO=volumes"]),
