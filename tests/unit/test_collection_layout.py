@@ -91,6 +91,7 @@ def test_the_collection_has_all_its_parts() -> None:
         "kv_bucket",
         "kv_retention",
         "kv_volume",
+        "preflight",
     ]
     assert {path.stem for path in ROOT.glob("playbooks/*.yml")} >= {"harden", "audit"}
     assert {path.stem for path in FILTERS} == {
