@@ -58,6 +58,8 @@ LUKS = datamap.normalise(
 DISK = Device(
     "/dev/disk/by-id/x", "/dev/sdb", "8:16", 1 << 30, signatures=(Signature("crypto_LUKS", 0, header_uuid(LUKS)),)
 )
+EPHEMERAL = {**LUKS, "volume": {**LUKS["volume"], "key": "ephemeral", "keyfile": None}}
+OWN = replace(DISK, signatures=(Signature("ext2", 1080, header_uuid(EPHEMERAL)),))
 OPEN = Left(CHAT, HARDENED, open=True, bare=True)
 
 
@@ -84,6 +86,8 @@ def test_a_tier_that_nobody_uses_may_go() -> None:
         (replace(OPEN, seen=replace(HARDENED, mounted=None)), "open but not mounted"),
         (replace(OPEN, seen=replace(HARDENED, mapper=MAPPER._replace(files=["/other"]))), "not the tier's volume"),
         (replace(OPEN, seen=replace(HARDENED, tables_unsafe="/etc/fstab is a symlink")), "symlink"),
+        (Left(EPHEMERAL, volume.Seen(device=replace(OWN, in_use=("/dev/sdb is swap",)))), "is swap"),
+        (Left(EPHEMERAL, volume.Seen(device=replace(OWN, twins=("/dev/sdc",)))), "carries the tier's header too"),
         (Left(LUKS, volume.Seen(device=DISK)), "is closed, so what lies in it cannot be seen"),
         (Left(LUKS, volume.Seen(), keys=("/srv/keys/kept",)), "is not there"),
     ],
@@ -99,7 +103,7 @@ def test_a_disk_that_is_gone_with_its_key_keeps_nobody_from_going_on() -> None:
 
 def test_a_volume_without_a_key_is_the_next_runs_work() -> None:
     """Killed after the key was destroyed: there is nothing left to be seen in it."""
-    left = replace(OPEN, open=False, seen=replace(HARDENED, mounted=None))
+    left = replace(OPEN, open=False, seen=replace(HARDENED, mounted=None, mapper=MAPPER._replace(files=[])))
     assert reasons(left) == []
     assert "destroy the key of llmhost_chat and close it" in absent.steps(left)
 
@@ -173,6 +177,8 @@ class Host:
         monkeypatch.setattr(absent, "_remove_image", lambda path, tier: self.done.append(f"unlink {path}"))
         monkeypatch.setattr(absent, "_give_up", lambda path: self.done.append(f"rmdir {path}"))
         monkeypatch.setattr(purge, "purge_unlocked", self.purge)
+        self.now = OPEN
+        monkeypatch.setattr(absent, "look", lambda tier, table: self.now)
         monkeypatch.setattr(datamap, "load", lambda: {"tiers": [chat(), OTHER]})
         monkeypatch.setattr(access, "our_files", lambda: our_files(self.unit_dir))
         self.result = purge.DESTROYED
@@ -227,6 +233,28 @@ def test_a_volume_that_is_still_held_keeps_its_image_and_its_lines(host: Host, t
         absent.apply([OPEN], {"host": "gpu1"})
     assert f"unlink {IMAGE}" not in host.done
     assert "llmhost_chat" in (tmp_path / "crypttab").read_text()
+
+
+def test_what_came_after_the_judgement_is_not_lost(host: Host) -> None:
+    host.now = replace(OPEN, foreign=("letter.txt",))
+    with pytest.raises(system.HostError, match="letter.txt"):
+        absent.apply([OPEN], {"host": "gpu1"})
+    assert "purge" not in host.done and f"unlink {IMAGE}" not in host.done
+
+
+@pytest.mark.parametrize(
+    ("code", "table", "is_open"),
+    [(0, "0 8 crypt aes 0 0 7:0 0\n", True), (0, "0 8 error\n", False), (0, "0 8 linear 8:1 0\n", None), (1, "", None)],
+)
+def test_only_a_volume_that_is_known_to_have_no_key_needs_no_look(
+    monkeypatch: Any, code: int, table: str, is_open: Any
+) -> None:
+    monkeypatch.setattr(volume, "look", lambda tier, table: replace(HARDENED, mounted=None))
+    monkeypatch.setattr(absent, "_is_bare", lambda tier: False)
+    monkeypatch.setattr(system, "run", lambda argv, timeout: subprocess.CompletedProcess(argv, code, table, ""))
+    left = absent.look(CHAT, [])
+    assert left.open is bool(is_open) and (left.untold is not None) is (is_open is None)
+    assert bool(absent.judge(left, "gpu1")) is (is_open is not False)
 
 
 def test_prepare_units_without_a_file_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,8 +114,10 @@ def look(tier: Tier, table: Sequence[system.Mount]) -> Left:
         seen = volume.look(tier, table)
         left = Left(tier, seen, bare=_is_bare(tier), keys=leftover.keys(tier))
         if seen.mapper is not None:
-            text = system.run(["dmsetup", "table", mapper_name(tier)], 60).stdout
-            left = replace(left, open=purge.cipher(text) is not None)
+            table_now = system.run(["dmsetup", "table", mapper_name(tier)], 60)
+            if table_now.returncode or purge.targets(table_now.stdout) not in (["crypt"], ["error"]):
+                return replace(left, untold=f"the table of {mapper_name(tier)} is not one of dm-crypt")
+            left = replace(left, open=purge.targets(table_now.stdout) == ["crypt"])
         device = seen.mapper.device if seen.mapper and left.open else None
         if left.open and seen.is_ours():
             left = replace(left, foreign=_foreign(tier))
@@ -160,7 +162,11 @@ def judge(left: Left, host: str) -> list[Problem]:
     mapper, unseen = mapper_name(tier), f"or destroy it unseen: kvtier purge {name}"
     if seen.tables_unsafe:
         wrong("volume", seen.tables_unsafe, "make it a plain file")
-    if seen.mapper is not None and not volume.is_on_source(tier, seen):
+    if seen.device is not None and devices.is_ours(tier, seen.device) and (seen.device.in_use or seen.device.twins):
+        used = "; ".join([*seen.device.in_use, *(f"{one} carries the tier's header too" for one in seen.device.twins)])
+        wrong("volume.source.device", f"{seen.device.path}: {used}", "free it, or unplug the disk that is not meant")
+    # Without a key it lies on nothing any more; the purge looks at its name.
+    if left.open and not volume.is_on_source(tier, seen):
         wrong("volume", f"/dev/mapper/{mapper} is not the tier's volume", "close it, or rename it")
     elif left.open and not seen.is_ours():
         reason = f"{mapper} is open but not mounted at {path}, so what lies in it cannot be seen"
@@ -321,7 +327,14 @@ def _volume(left: Left, seen: Seen, document: Document) -> list[str]:
     tier = left.tier
     done = _detach(tier)
     if seen.mapper is not None:
-        made = purge.purge_unlocked(tier, document, receipt.who(WHO))
+        # Time has passed since it was judged, and what has come meanwhile would go with the key.
+        problems = judge(look(tier, system.mounts()), document["host"])
+        if problems:
+            raise HostError("\n".join(map(str, problems)))
+        try:
+            made = purge.purge_unlocked(tier, document, receipt.who(WHO))
+        except purge.Refused as error:
+            raise HostError(str(error)) from error
         if made.content["result"] != purge.DESTROYED:
             raise HostError("tier {}: {}".format(tier["name"], "; ".join(made.content["messages"])))
         done.append(f"destroyed the key of {mapper_name(tier)} and closed it, receipt {made.path}")
