@@ -16,9 +16,9 @@ export PYTHONDONTWRITEBYTECODE := 1
 RELEASE ?= bookworm
 MINUTES ?= 2
 SCENARIO ?= default
-export INVENTORY ARGS KEEP CORE OLD PYTHON RELEASE
+export INVENTORY ARGS KEEP CORE OLD PYTHON RELEASE IMAGE
 
-.PHONY: help setup build harden shell down test test-all lint unit unit-managed sanity importer ee testbed integration incumbent rgw buckets boto-old bucket-host claims engine llama molecule upgrade soak soak-engine bench docs changelog lock report gateway-fuzz clean
+.PHONY: help setup build harden shell down test test-all lint unit unit-managed sanity importer ee testbed integration incumbent rgw buckets boto-old bucket-host claims engine llama molecule upgrade distro soak soak-engine bench docs changelog lock report gateway-fuzz clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -92,6 +92,10 @@ molecule: build ## A scenario on a test-bed host (SCENARIO=gateway for another o
 
 upgrade: ## The scenario of a host that an older artifact hardened (OLD=commit); RELEASE=trixie for Debian 13
 	@$(MAKE) molecule SCENARIO=upgrade
+
+distro: export LLMHOST_PACKAGES = cloud-image-utils curl
+distro: build ## A host from a distribution's own cloud image, hardened (IMAGE=ubuntu-24.04, rocky-9 and others)
+	@tests/tools/distro.sh
 
 soak: setup ## Real vLLM fs tiers of two releases at full speed while kvtier expires them each second (MINUTES=2)
 	@python tests/soak/soak.py --minutes $(MINUTES)

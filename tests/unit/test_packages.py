@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
@@ -78,3 +79,12 @@ def test_the_manager_is_the_one_that_is_there(tmp_path):
 def test_the_module_takes_what_the_table_knows():
     choices = yaml.safe_load(kv_packages.DOCUMENTATION)["options"]["needs"]["choices"]
     assert choices == sorted(packages.NEEDS)
+
+
+def test_the_page_of_distributions_names_every_package():
+    page = (Path(__file__).resolve().parents[2] / "docs/distributions.md").read_text(encoding="utf-8")
+    for name, need in packages.NEEDS.items():
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}`")]
+        _empty, _what, debian, red_hat, _end = row.split("|")
+        assert need.apt in debian and need.dnf in red_hat
+        assert need.units[0] in debian and need.units[1] in red_hat
