@@ -1,15 +1,20 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Everything on a host that a role could change, one line each: files, mounts, mappings, loop devices, accounts."""
+"""Everything on a host that a role could change, one line each: files, mounts, mappings, loop devices, accounts.
+
+With --content what a file says and who may read it counts, not when and where it was written.
+"""
 
 import glob
 import hashlib
 import os
 import stat
+import sys
 
 # What a host writes by itself, and where Ansible puts what it runs.
 LEFT_OUT = ("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp", "/var/log", "/root", "/var/lib/systemd")
 LEFT_OUT += ("/var/lib/chrony",)
+CONTENT = "--content" in sys.argv
 READ = ("/etc", "/srv", "/usr/local", "/var/lib/llmhost", "/var/spool/cron")
 
 
@@ -20,9 +25,12 @@ def digest(path):
 
 def show(path):
     info = os.lstat(path)
-    fields = [path, oct(info.st_mode), info.st_uid, info.st_gid, info.st_ino, info.st_mtime_ns, info.st_ctime_ns]
+    fields = [path, oct(info.st_mode), info.st_uid, info.st_gid]
+    if not CONTENT:
+        fields += [info.st_ino, info.st_mtime_ns, info.st_ctime_ns]
     if stat.S_ISREG(info.st_mode):
-        fields.append(info.st_size)
+        if not CONTENT:
+            fields.append(info.st_size)
         if path.startswith(READ):
             fields.append(digest(path))
     elif stat.S_ISLNK(info.st_mode):

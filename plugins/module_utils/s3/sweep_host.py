@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -47,6 +48,7 @@ class Plan:
     directories: list[Directory] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     secret: set[str] = field(default_factory=set)
+    last: list[str] = field(default_factory=list)
 
     def diffs(self) -> list[dict[str, str]]:
         """Files as text, the program and credentials only by name."""
@@ -104,6 +106,9 @@ def plan(params: dict[str, Any], paths: Paths) -> Plan:
     else:
         # A record of a job that is gone would pass for a sweeper that died.
         wanted += [(job_path, None, 0o644), (secret_path, None, 0o600), (todo.record, None, 0o644)]
+        if set(sweep_state.jobs(paths.config)) <= {name}:
+            wanted.append((paths.program, None, 0o755))
+            todo.last = [paths.config, paths.state]
     for path, data, mode in wanted:
         change = _change(path, data, mode)
         if change is not None:
@@ -212,3 +217,7 @@ def apply(todo: Plan) -> None:
         directory.make()
     for change in todo.changes:
         change.make()
+    # With the last job: directories that nothing else lies in.
+    for path in todo.last:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
