@@ -13,7 +13,6 @@ import pytest
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     absent,
     access,
-    cli,
     datamap,
     history,
     host,
@@ -22,6 +21,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     receipt,
     removal,
     system,
+    tables,
     units,
     volume,
 )
@@ -50,7 +50,7 @@ def root(tmp_path, monkeypatch):
     place(removal, "CRON", "etc/cron.d/llmhost")
     place(removal, "ETC_ROOT", "etc/llmhost")
     place(removal, "LIB_ROOT", "var/lib/llmhost")
-    place(cli, "WAIVERS", "etc/llmhost/waivers.json")
+    place(datamap, "WAIVERS", "etc/llmhost/waivers.json")
     place(datamap, "PATH", "etc/llmhost/tiers.json")
     place(datamap, "STATE_ROOT", "var/lib/llmhost/state")
     place(history, "DIRECTORY", "var/lib/llmhost/audit")
@@ -60,7 +60,7 @@ def root(tmp_path, monkeypatch):
     place(offload_host, "RECORD", "etc/llmhost/engines.json")
     place(offload_units, "DIRECTORY", "etc/llmhost/engine")
     place(offload_units, "QUADLET_DIR", "etc/containers/systemd")
-    place(volume, "CRYPTTAB", "etc/crypttab")
+    place(tables, "CRYPTTAB", "etc/crypttab")
     load = datamap.load
     monkeypatch.setattr(datamap, "load", lambda: load(datamap.PATH))
     units_dir = str(tmp_path / "etc/systemd/system")

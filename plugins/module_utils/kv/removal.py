@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from . import (
     absent,
     access,
-    cli,
     datamap,
     discovery,
     fsio,
@@ -87,7 +86,7 @@ def retention(told: Told) -> Plan:
     """The jobs, waivers and metrics of kv_retention; the program too where no prepare unit calls it any more."""
     todo = Plan()
     todo.file(CRON, units.KVTIER)
-    todo.file(cli.WAIVERS)
+    todo.file(datamap.WAIVERS)
     if told.textfile_dir:
         todo.file(os.path.join(told.textfile_dir, METRICS))
     for path, what in ((history.DIRECTORY, "the history of audits"), (receipt.DIRECTORY, "receipts of purges")):
