@@ -84,7 +84,7 @@ def cost(args: argparse.Namespace) -> None:
         kvtier = Path(place, "kvtier")
         kvtier.write_bytes(program.build())
         kvtier.chmod(0o755)
-        tier = {**TIER, "path": "/mnt", "services": [], "volume": None, "max_bytes": "64M", "expire_every_minutes": 1}
+        tier = {**TIER, "path": "/srv/bench-kv", "volume": None, "max_bytes": "64M", "expire_every_minutes": 1}
         tiers = Path(place, "tiers.json")
         tiers.write_text(json.dumps(datamap.normalise([tier], "bench")))
         for source, target in ((kvtier, "/root/kvtier"), (tiers, "/root/tiers.json")):

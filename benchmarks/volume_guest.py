@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+PATH = "/srv/bench-kv"
 DISK = "/dev/disk/by-id/virtio-bed-0"
 PLAIN = ["open", "--type", "plain", "--cipher", "aes-xts-plain64", "--key-size", "512", "--key-file", "/dev/urandom"]
 NO_QUEUE = ["--perf-no_read_workqueue", "--perf-no_write_workqueue"]
@@ -33,13 +34,13 @@ def measure(device: str, options: list[str] | None, expiry: bool, seconds: int, 
     path = DISK if options is None else "/dev/mapper/bench"
     # At once, not in the background of what is measured.
     run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", path)
-    run("mount", "-o", "noatime,nodev,nosuid,noexec", path, "/mnt")
-    run("rmdir", "/mnt/lost+found")
-    run("chown", "vllm:", "/mnt")
-    run("chmod", "700", "/mnt")
+    run("mount", "-o", "noatime,nodev,nosuid,noexec", path, PATH)
+    run("rmdir", PATH + "/lost+found")
+    run("chown", "vllm:", PATH)
+    run("chmod", "700", PATH)
     run("sync")
     # Python 3.11 loses references to None in the compiled writer's calls: fs_writer gives them back.
-    writer = ["/opt/vllm/bin/python3", "/opt/vllm/fs_writer.py", "--root", "/mnt", "--rate", "100000", "--threads", "4"]
+    writer = ["/opt/vllm/bin/python3", "/opt/vllm/fs_writer.py", "--root", PATH, "--rate", "100000", "--threads", "4"]
     writer += ["--block-bytes", str(block_kib << 10), "--duration", str(seconds), "--status", "/tmp/vllm/status"]
     run("install", "-d", "-o", "vllm", "/tmp/vllm")
     began = time.monotonic()
@@ -50,15 +51,15 @@ def measure(device: str, options: list[str] | None, expiry: bool, seconds: int, 
             command = ["/root/kvtier", "--map", "/root/tiers.json", "expire", "many", "--json"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             try:
-                expired += json.loads(done.stdout)["expired"]
-            except (ValueError, KeyError, TypeError):
+                expired += json.loads(done.stdout)[0]["capped"]
+            except (ValueError, LookupError, TypeError):
                 sys.exit(f"expire: {done.returncode} {done.stdout} {done.stderr}")
         time.sleep(1)
     took = time.monotonic() - began
     run("sync")
     with open("/tmp/vllm/status", encoding="utf-8") as file:
         status = json.load(file)
-    run("umount", "/mnt")
+    run("umount", PATH)
     if options is not None:
         run("cryptsetup", "close", "bench")
     if process.returncode or status["errors"] or status["wrong"]:
@@ -71,7 +72,9 @@ def measure(device: str, options: list[str] | None, expiry: bool, seconds: int, 
 
 def main() -> None:
     seconds, rounds, block_kib = map(int, sys.argv[1:])
-    os.umask(0o077)
+    os.umask(0o022)
+    for place in (PATH, "/var/lib/llmhost/state/many"):
+        run("install", "-d", "-o", "vllm", "-m", "0700", place)
     for _round in range(rounds):
         for device, options in DEVICES.items():
             for expiry in (False, True):

@@ -108,6 +108,7 @@ def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disk:
     for module in (tpm2, luks, devices):
         monkeypatch.setattr(module.system, "run", made.run)
     monkeypatch.setattr(tpm2, "present", lambda *_: True)
+    monkeypatch.setattr(tpm2, "measured", lambda *_: True)
     monkeypatch.setattr(devices, "claim", lambda _device: None)
     monkeypatch.setattr(devices, "look", lambda _tier, _tables=(): OURS)
     monkeypatch.setattr(
@@ -188,6 +189,20 @@ def test_a_host_without_a_tpm_is_refused(tmp_path: Path) -> None:
     assert tpm2.present(str(tmp_path))
     assert "no TPM 2.0" in refusals(Tpm(False), EMPTY)[0]
     assert refusals(Tpm(True), EMPTY) == [] and refusals(Tpm(True, SEALED)) == []
+
+
+def test_pcrs_into_which_nothing_was_measured_bind_to_nothing_and_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "class/tpm/tpm0/pcr-sha256"
+    folder.mkdir(parents=True)
+    assert tpm2.measured([7], str(tmp_path)) is None
+    for number, value in ((0, "3D45" * 16), (7, "0" * 64), (17, "F" * 64)):
+        (folder / str(number)).write_text(value + "\n")
+    assert tpm2.measured([7], str(tmp_path)) is False
+    assert tpm2.measured([17, 7], str(tmp_path)) is False
+    assert tpm2.measured([0, 7], str(tmp_path)) is True
+    (said,) = refusals(Tpm(True, None, False), EMPTY)
+    assert said.startswith("volume.tpm2_pcrs: nothing was measured into PCR 7 at this boot")
+    assert refusals(Tpm(True, None, None), EMPTY) == refusals(Tpm(True, None, True), EMPTY) == []
 
 
 def test_a_volume_that_no_tpm_opens_any_more_is_never_formatted() -> None:

@@ -18,7 +18,7 @@ def out(*argv):
 print(
     json.dumps(
         {
-            "keys": [
+            "digests": [
                 hashlib.sha256(path.read_bytes()).hexdigest()
                 for path in map(pathlib.Path, ("/srv/keys/kept.key", "/var/lib/llmhost/headers/kept.luks2"))
             ]

@@ -45,10 +45,14 @@ class Header:
 
 @dataclass(frozen=True)
 class Tpm:
-    """The host's TPM 2.0 and the tier's header. header: None if the device does not carry it."""
+    """The host's TPM 2.0 and the tier's header. header: None if the device does not carry it.
+
+    measured: whether any of the tier's PCRs was measured into since the boot, None if that cannot be told.
+    """
 
     present: bool
     header: Header | None = None
+    measured: bool | None = None
 
 
 def of(tier: Tier) -> bool:
@@ -94,10 +98,22 @@ def present(sys_root: str = "/sys") -> bool:
     return bool(glob.glob(os.path.join(sys_root, "class/tpmrm/tpmrm*")))
 
 
+def measured(pcrs: Sequence[int], sys_root: str = "/sys") -> bool | None:
+    """False if all these PCRs are as a reset leaves them; the kernel shows them since 5.12."""
+    seen = None
+    for number in pcrs:
+        for path in glob.glob(os.path.join(sys_root, "class/tpm/tpm*/pcr-sha256/%d" % number)):
+            with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
+                if set(file.read().strip().lower()) not in ({"0"}, {"f"}):
+                    return True
+                seen = False
+    return seen
+
+
 def look(tier: Tier, device: Device | None) -> Tpm:
     """TPM and header (read-only)."""
-    ours = device is not None and devices.is_ours(tier, device)
-    return Tpm(present(), read(device) if ours and device is not None else None)
+    header = read(device) if device is not None and devices.is_ours(tier, device) else None
+    return Tpm(present(), header, measured(tier["volume"]["tpm2_pcrs"]))
 
 
 def missing_packages() -> list[str]:
@@ -117,6 +133,10 @@ def judge(tier: Tier, found: Tpm, device: Device | None, wrong: Callable[[str, s
     if not found.present:
         fix = "switch it on in the firmware, or use key: keyfile or ephemeral"
         wrong("volume.key", "the kernel of this host has no TPM 2.0 (/sys/class/tpmrm)", fix)
+    if found.measured is False:
+        pcrs = pcrs_text(tier["volume"]["tpm2_pcrs"])
+        reason = f"nothing was measured into PCR {pcrs} at this boot: sealed to that, whatever boots opens the volume"
+        wrong("volume.tpm2_pcrs", reason, "switch measured boot on in the firmware, or name PCRs that it fills")
     if device is not None and found.header is not None and found.header.finished and not found.header.seals:
         reason = f"{device.path} is the tier's volume, but its header has no slot of a TPM"
         wrong("volume.key", reason, "enroll it again, or give the volume up: kvtier purge {}".format(tier["name"]))
