@@ -65,7 +65,7 @@ GATE = [
 REST = [
     Stage("unit managed", 600, ["unit-managed"]),
     Stage("ee", 60, ["ee"]),
-    *(Stage(f"sanity {core}", 180, ["sanity", f"CORE={core}"]) for core in ("2.17", "2.18", "2.20", "2.21")),
+    *(Stage(f"sanity {core}", 360, ["sanity", f"CORE={core}"]) for core in ("2.17", "2.18", "2.20", "2.21")),
     Stage("incumbent", 120, ["incumbent"]),
     Stage("rgw", 300, ["rgw"]),
     Stage("buckets", 300, ["buckets"]),

@@ -6,45 +6,68 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 core=${CORE:-2.19}
+# The Pythons of its controllers, the lowest first.
 case $core in
-    2.17) release=2.17.14 pythons="3.11 3.12 3.10" ;;
+    2.17) release=2.17.14 pythons="3.10 3.11 3.12" ;;
     2.18) release=2.18.19 pythons="3.11 3.12 3.13" ;;
     2.19) release=$(sed -n 's/^ansible-core==//p' tests/requirements.txt) pythons="3.11 3.12 3.13" ;;
-    2.20) release=2.20.10 pythons="3.12 3.13" ;;
-    2.21) release=2.21.5 pythons="3.12 3.13" ;;
+    2.20) release=2.20.10 pythons="3.12 3.13 3.14" ;;
+    2.21) release=2.21.5 pythons="3.12 3.13 3.14" ;;
     *) echo "sanity: CORE=$core is not one of 2.17 2.18 2.19 2.20 2.21" >&2; exit 2 ;;
 esac
-for python in $pythons none; do
-    [ "$python" = none ] && { echo "sanity: ansible-core $core needs one of Python $pythons; install one (apt or pyenv)" >&2; exit 1; }
-    interpreter=$(tests/tools/pythons.py "$python" 2>/dev/null) && break
-done
 
-venv=$PWD/.build/core/$release
-if [ ! -f "$venv/.complete" ]; then
-    rm -rf "$venv"
-    uv venv -q --seed --python "$interpreter" "$venv"
-    uv pip install -q --python "$venv/bin/python" "ansible-core==$release"
-    touch "$venv/.complete"
+# Where ansible-test finds every Python of this machine that a controller or a managed host may have.
+links=$PWD/.build/core/pythons
+rm -rf "$links"
+mkdir -p "$links"
+for python in 3.9 3.10 3.11 3.12 3.13 3.14; do
+    if interpreter=$(tests/tools/pythons.py "$python" 2>/dev/null); then ln -s "$interpreter" "$links/python$python"; fi
+done
+here=()
+for python in $pythons; do [ ! -e "$links/python$python" ] || here+=("$python"); done
+[ ${#here[@]} -gt 0 ] || { echo "sanity: ansible-core $core needs one of Python $pythons; install one (apt or pyenv)" >&2; exit 1; }
+
+# The gate takes the lowest and the newest; with CORE= it is every one.
+if [ -z "${CORE:-}" ]; then
+    there=("$links"/*)
+    mapfile -t there < <(printf '%s\n' "${there[@]##*/python}" | sort -V)
+    for python in "${there[@]}"; do
+        case $python in "${there[0]}" | "${there[-1]}" | "${here[0]}") ;; *) rm "$links/python$python" ;; esac
+    done
 fi
+
+# A shim of pyenv answers to the name of a Python that it does not run.
+path=$(tr : '\n' <<<"$PATH" | grep -v '/shims$' | paste -sd:)
 
 # ansible-test keeps its caches in HOME; they belong into .build, the user's pip settings stay in force.
 home=$PWD/.build/core/home
 mkdir -p "$home/.ansible/test/cache"
 ln -sfn "$HOME/.config" "$home/.config"
 
-# ansible-test fetches get-pip from a site of its own; the same pip comes from the package index as a wheel.
-internal=$(echo "$venv"/lib/python*/site-packages/ansible_test/_internal)
-pip=$(sed -n "/def get_venv_packages/,/^def r/s/^ *pip='\(.*\)',/\1/p" "$internal/python_requirements.py" | head -n 1)
-bootstrap=$home/.ansible/test/cache/get_pip_${pip//./_}.py
-if [ ! -f "$bootstrap" ]; then
-    "$venv/bin/python" -m pip download -q --disable-pip-version-check --no-deps --only-binary :all: -d "$home" "pip==$pip"
-    cat >"$bootstrap" <<EOF
+# ansible-core in a venv of its own under a Python (ansible-test adds to it); sets venv.
+install_core() {
+    local internal pip bootstrap
+    venv=$PWD/.build/core/$release-$1
+    if [ ! -f "$venv/.complete" ]; then
+        rm -rf "$venv"
+        uv venv -q --seed --python "$links/python$1" "$venv"
+        uv pip install -q --python "$venv/bin/python" "ansible-core==$release"
+        touch "$venv/.complete"
+    fi
+    # ansible-test fetches get-pip from a site of its own; the same pip comes from the package index as a wheel.
+    internal=$(echo "$venv"/lib/python*/site-packages/ansible_test/_internal)
+    while read -r pip; do
+        bootstrap=$home/.ansible/test/cache/get_pip_${pip//./_}.py
+        [ ! -f "$bootstrap" ] || continue
+        "$venv/bin/python" -m pip download -q --disable-pip-version-check --no-deps --only-binary :all: -d "$home" "pip==$pip"
+        cat >"$bootstrap" <<EOF
 import subprocess
 import sys
 wheel = "$home/pip-$pip-py3-none-any.whl"
 sys.exit(subprocess.call([sys.executable, wheel + "/pip", "install", "-q", "--no-index", wheel]))
 EOF
-fi
+    done < <(sed -n "/def get_venv_packages/,/^def r/s/^.*pip='\(.*\)',/\1/p" "$internal/python_requirements.py" | sort -u)
+}
 
 # A copy under the collection's name, as ansible-test wants it; a repository of its own, or it would list ours, where .build is ignored.
 tree=.build/core/tree/ansible_collections/llmhost/hardening
@@ -54,18 +77,32 @@ tests/tools/sources.sh | rsync -a --from0 --files-from=- . "$tree/"
 git -C "$tree" init -q
 git -C "$tree" add --all
 
-echo "ansible-test sanity: ansible-core $release, Python $python"
-log=$PWD/.build/core/sanity.log
-cd "$tree"
-export HOME=$home PATH=$venv/bin:$PATH
-unset PYTHONPATH
+log=$PWD/.build/core/sanity-$core.log
+: >"$log"
 status=0
+# The Python, then options of ansible-test.
+run() {
+    local python=$1
+    shift
+    echo "ansible-test sanity: ansible-core $release, Python $python${*:+, $*}"
+    install_core "$python"
+    (cd "$tree" && env -u PYTHONPATH HOME="$home" PATH="$venv/bin:$links:$path" \
+        ansible-test sanity --color no --requirements "$@") >"$log.now" 2>&1 || status=$?
+    grep -vE '^(Collecting|Processing|Installing|Looking in|Using cached|Successfully installed|WARNING: Location|\[notice\]| )' "$log.now" || true
+    cat "$log.now" >>"$log"
+    rm "$log.now"
+}
+# Everything under the lowest Python of a controller; what is compiled and imported, under each that is linked.
 # shellcheck disable=SC2086 # ARGS is a list of words
-ansible-test sanity --color no --requirements --python "$python" ${ARGS:-} >"$log" 2>&1 || status=$?
-grep -vE '^(Collecting|Processing|Installing|Looking in|Using cached|Successfully installed|WARNING: Location|\[notice\]| )' "$log" || true
+run "${here[0]}" ${ARGS:-}
+# Another ansible-core than the gate's under the newest Python too, with the tests that depend on it.
+if [ -n "${CORE:-}" ] && [ ${#here[@]} -gt 1 ]; then
+    # shellcheck disable=SC2086
+    run "${here[-1]}" --test ansible-doc --test pylint --test validate-modules ${ARGS:-}
+fi
 if grep -q "All targets skipped" "$log"; then
     echo "sanity: ansible-test saw no file" >&2
     status=1
 fi
-[ "$status" = 0 ] && echo "sanity: $(grep -c '^Running sanity test' "$log") tests clean (whole log: .build/core/sanity.log)"
+[ "$status" = 0 ] && echo "sanity: $(grep -c '^Running sanity test' "$log") tests clean (whole log: ${log#"$PWD/"})"
 exit "$status"
