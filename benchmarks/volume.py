@@ -55,11 +55,18 @@ class Host:
     def __exit__(self, *_what: object) -> None:
         subprocess.run([*BED, "down", self.name], check=True)
 
-    def run(self, command: str) -> str:
-        done = subprocess.run([*BED, "ssh", self.name, "--", command], stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{command}: rc {done.returncode}: {done.stdout}")
-        return done.stdout
+    def run(self, command: str, show: bool = False) -> str:
+        """Its output; show: line by line on stderr too, as it comes."""
+        lines = []
+        with subprocess.Popen([*BED, "ssh", self.name, "--", command], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout
+            for line in process.stdout:
+                lines.append(line)
+                if show:
+                    print(line, end="", file=sys.stderr, flush=True)
+        if process.returncode:
+            raise SystemExit(f"{command}: rc {process.returncode}: {''.join(lines)}")
+        return "".join(lines)
 
     def push(self, source: Path | str, target: str) -> None:
         subprocess.run([*BED, "push", self.name, str(source), target], check=True)
@@ -79,7 +86,7 @@ def engine(host: Host) -> None:
 def cost(args: argparse.Namespace) -> None:
     from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, program
 
-    with Host("bench-volume", "--disk", "6G") as host, tempfile.TemporaryDirectory() as place:
+    with Host("bench-volume", "--disk", "3G") as host, tempfile.TemporaryDirectory() as place:
         engine(host)
         kvtier = Path(place, "kvtier")
         kvtier.write_bytes(program.build())
@@ -91,7 +98,11 @@ def cost(args: argparse.Namespace) -> None:
             host.push(source, target)
         host.push(HERE / "volume_guest.py", "/root/volume_guest.py")
         host.run("useradd --system vllm; apt-get -q update && apt-get -qy install cryptsetup-bin >/dev/null 2>&1")
-        text = host.run(f"python3 /root/volume_guest.py {args.seconds} {args.rounds} {args.block_kib}")
+        text = host.run(f"python3 /root/volume_guest.py {args.seconds} {args.rounds} {args.block_kib}", show=True)
+    table(text)
+
+
+def table(text: str) -> None:
     cells: dict[str, dict[bool, list[float]]] = {}
     for line in text.splitlines():
         cell = json.loads(line)
@@ -144,7 +155,7 @@ def main() -> None:
     one = commands.add_parser("cost")
     one.add_argument("--seconds", type=int, default=5, help="of each cell")
     one.add_argument("--rounds", type=int, default=1)
-    one.add_argument("--block-kib", type=int, default=256)
+    one.add_argument("--block-kib", type=int, default=4096)
     two = commands.add_parser("purge")
     two.add_argument("--blocks", type=int, nargs="+", default=[1000, 20000])
     two.add_argument("--rounds", type=int, default=1)

@@ -33,7 +33,7 @@ def measure(device: str, options: list[str] | None, expiry: bool, seconds: int, 
         run("cryptsetup", *PLAIN, *options, DISK, "bench")
     path = DISK if options is None else "/dev/mapper/bench"
     # At once, not in the background of what is measured.
-    run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", path)
+    run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", path, "2G")
     run("mount", "-o", "noatime,nodev,nosuid,noexec", path, PATH)
     run("rmdir", PATH + "/lost+found")
     run("chown", "vllm:", PATH)

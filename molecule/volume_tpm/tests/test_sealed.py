@@ -55,4 +55,4 @@ def test_our_copy_of_the_header_is_root_s_alone(host):
 
 def test_the_audit_sees_the_key_in_the_tpm(host):
     audit = json.loads(host.run("kvtier audit --json").stdout)
-    assert "tpm2" in json.dumps([one for one in audit["controls"] if one["id"] == "KV-02"])
+    assert "tpm2" in json.dumps([one for one in audit["results"] if one["control"] == "KV-02"])
