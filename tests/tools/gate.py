@@ -56,7 +56,7 @@ GATE = [
     Stage("soak", 180, ["soak"], beside=True, shows=r"2 of 2 releases held all of it"),
     Stage("lint", 200, ["lint"]),
     Stage("unit", 240, ["unit"]),
-    Stage("molecule", 1500, ["molecule"], beside=True, needs="testbed", undo=NO_HOST),
+    Stage("molecule", 1800, ["molecule"], beside=True, needs="testbed", undo=NO_HOST),
     Stage("sanity", 300, ["sanity"]),
     Stage("importer", 90, ["importer"]),
     Stage("integration", 600, ["integration"]),
