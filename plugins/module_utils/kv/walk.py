@@ -3,7 +3,8 @@
 """One walk over a tier: counts what is there and, where told to, deletes what its policy says has ended.
 
 The audit and the expiry are the same walk, so they cannot disagree. It goes by directory descriptors from the tier's
-root, follows no symlink, crosses no mount, and touches nothing that the store registry does not know.
+root, follows no symlink, crosses no mount, and touches nothing that the store registry does not know. indexed.py adds a
+look that is cheaper and may find that there is nothing to do.
 """
 
 from __future__ import annotations
