@@ -115,7 +115,7 @@ def look(tier: Tier, table: Sequence[system.Mount]) -> Left:
         left = Left(tier, seen, bare=_is_bare(tier), keys=leftover.keys(tier))
         if seen.mapper is not None:
             table_now = system.run(["dmsetup", "table", mapper_name(tier)], 60)
-            if table_now.returncode or purge.targets(table_now.stdout) not in (["crypt"], ["error"]):
+            if purge.targets(table_now.stdout) not in (["crypt"], ["error"]):
                 return replace(left, untold=f"the table of {mapper_name(tier)} is not one of dm-crypt")
             left = replace(left, open=purge.targets(table_now.stdout) == ["crypt"])
         device = seen.mapper.device if seen.mapper and left.open else None
