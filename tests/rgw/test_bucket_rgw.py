@@ -11,8 +11,8 @@ import time
 
 import pytest
 from module_runner import run
-from rgw import OTHER, OTHER_KEY, OTHER_SECRET, gateway
-from s3_servers import block, client
+from rgw import gateway
+from s3_servers import block
 
 WEEK = 10080
 TAGS = [{"Key": "a", "Value": "b"}, {"Key": "c", "Value": "d"}]
@@ -110,37 +110,6 @@ class Sweeper:
     def passes(self):
         (record,) = json.loads(self.says("run", "--json"))
         return record
-
-
-def test_the_rights_that_kvsweep_prints_are_all_it_needs_and_end_at_the_prefix(rgw, tmp_path):
-    bucket = rgw.bucket("rights")
-    rgw.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    rgw.put(bucket, block(1), block(1), block(2), "logs/a")
-    rgw.client.create_multipart_upload(Bucket=bucket, Key=block(3))
-    sweeper = Sweeper(tmp_path, rgw, bucket, access_key=OTHER_KEY, secret_key=OTHER_SECRET)
-    time.sleep(61)
-    refused = sweeper.passes()
-    assert refused["exit"] == 3 and "no right" in refused["messages"][-1], refused
-    policy = json.loads(sweeper.says("policy", sweeper.job))
-    for one in policy["Statement"]:
-        one["Principal"] = {"AWS": [f"arn:aws:iam:::user/{OTHER}"]}
-    rgw.client.put_bucket_policy(Bucket=bucket, Policy=json.dumps(policy))
-    record = sweeper.passes()
-    assert record["exit"] == 0, record
-    assert record["deleted"] == {"objects": 2, "versions": 1, "markers": 0, "uploads": 1}
-    left = rgw.client.list_object_versions(Bucket=bucket)
-    assert [one["Key"] for one in left["Versions"]] == ["logs/a"] and not left.get("DeleteMarkers")
-    other = client(rgw.endpoint, OTHER_KEY, OTHER_SECRET)
-    for call, more in (
-        (other.list_objects_v2, {}),
-        (other.list_objects_v2, {"Prefix": "logs/"}),
-        (other.delete_object, {"Key": "logs/a"}),
-        (other.get_object, {"Key": "logs/a"}),
-        (other.put_object, {"Key": block(1), "Body": b""}),
-        (other.get_bucket_lifecycle_configuration, {}),
-    ):
-        with pytest.raises(other.exceptions.ClientError, match="AccessDenied"):
-            call(Bucket=bucket, **more)
 
 
 def test_the_sweeper_takes_versions_and_markers_of_the_gateway(rgw, tmp_path):
