@@ -64,20 +64,25 @@ class SharedWalk(CappedWalk):
             if died:
                 self.found.errors["ECHILD"] = self.found.errors.get("ECHILD", 0) + len(died)
                 endings += self._ending(queue.left_by(died), queue)
+            untaken = queue.untaken()
         finally:
             queue.close()
-        if endings:
-            # The next pass goes all the way round from there, so that no worker's rest is lost.
+        if endings or untaken:
+            # The next pass goes all the way round from the first that was not done, so that none is left out for ever.
             order = {unit.position: place for place, unit in enumerate(units)}
-            self._at = min((at for _why, at in endings), key=lambda at: order.get(at or "", 0))
+            self._at = min([*(at for _why, at in endings), *untaken], key=lambda at: order.get(at or "", 0))
             raise Stop(next((why for why, _at in endings if why), ""))
 
     def _ending(self, groups: Iterable[list[Unit]], queue: _Queue) -> list[Ending]:
         try:
             for group in groups:
                 self._run_share(group)
+                # Without time nothing is taken that would not be done.
+                if self._late():
+                    break
         except Stop as stop:
-            queue.drain()
+            if str(stop):
+                queue.drain()
             return [(str(stop), self._at)]
         return []
 
@@ -129,9 +134,19 @@ class _Queue:
         while os.read(self.reader, 1 << 16):
             pass
 
-    def left_by(self, died: list[int]) -> list[list[Unit]]:
-        """Groups of processes that died, and those that nobody is known to have taken."""
-        return [group for group, taker in zip(self.groups, self.takers[:]) if taker in (0, *died)]
+    def left_by(self, died: list[int]) -> Iterator[list[Unit]]:
+        """Groups of processes that died, and those that nobody is known to have taken: for whoever is left."""
+        for number, taker in enumerate(self.takers[:]):
+            if taker in died:
+                self.takers[number] = 0
+        for number, group in enumerate(self.groups):
+            if not self.takers[number]:
+                self.takers[number] = 1
+                yield group
+
+    def untaken(self) -> list[str]:
+        """First positions of the groups that nobody took."""
+        return [group[0].position for group, taker in zip(self.groups, self.takers[:]) if not taker]
 
     def close(self) -> None:
         """To be called by whoever made it."""
