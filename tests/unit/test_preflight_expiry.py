@@ -76,6 +76,8 @@ def test_what_a_stopped_unit_would_start_is_read_from_its_program(tmp_path: Path
 
     def show(names, keys):
         asked.extend(names)
+        # Alone, ExecStart= of a unit that does not exist is no answer at all.
+        assert "LoadState" in keys
         return {name: {"ExecStart": line if name == "vllm.service" else ""} for name in names}
 
     monkeypatch.setattr(system, "show", show)

@@ -67,7 +67,8 @@ def _starts(
         if STORES[tier["store"]].live_from is not None
     }
     names = sorted({name for units in asked.values() for name in units})
-    shown = system.show(names, ("ExecStart",)) if names else {}
+    # Of a unit that does not exist systemd shows no ExecStart= at all, so another property keeps the answers apart.
+    shown = system.show(names, ("LoadState", "ExecStart"))
     found: dict[str, list[discovery.Found]] = {}
     for tier in tiers:
         for name in asked.get(tier["name"], ()):
