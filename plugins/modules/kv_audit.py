@@ -175,6 +175,11 @@ failed_controls:
   type: list
   elements: str
   sample: ["KV-03 chat"]
+buckets_unasked:
+  description: Tiers whose bucket would have to be asked and about which O(buckets) says nothing.
+  returned: success
+  type: list
+  elements: str
 found:
   description: What was found, as M(llmhost.hardening.kv_tier_info) returns it.
   returned: with O(discover)
@@ -230,7 +235,13 @@ def main() -> None:
     failed = [
         "{control} {tier}".format(**result) for result in audit["results"] if result["status"] in ("fail", "unknown")
     ]
-    answer = {"audit": audit, "failed_controls": failed, **history.summary(past)}
+    asked = module.params["buckets"] or {}
+    unasked = [
+        one["tier"]
+        for one in audit["results"]
+        if one["control"] == "KV-09" and one["status"] == "unknown" and one["tier"] not in asked
+    ]
+    answer = {"audit": audit, "failed_controls": failed, "buckets_unasked": unasked, **history.summary(past)}
     if discover:
         if "error" in found:
             module.fail_json(msg=f"the host cannot be looked at: {found['error']}", audit=audit)

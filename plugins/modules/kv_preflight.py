@@ -79,6 +79,12 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+buckets:
+  description: Tiers with a bucket, those that the host remembers and the map no longer names included.
+  returned: success
+  type: list
+  elements: str
+  sample: [chat]
 problems:
   description: Every reason to refuse, each with host, tier, key, reason and fix.
   returned: failure
@@ -216,6 +222,7 @@ def main() -> None:
         module.exit_json(
             changed=False,
             volumes=preflight.plan(document, facts),
+            buckets=preflight.bucket_tiers(document),
             forecast=forecast.gather(document, facts.volumes, gone=facts.gone).as_result(module.params["restart"]),
         )
 

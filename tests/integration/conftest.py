@@ -149,7 +149,8 @@ def tmpfs(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         subprocess.run(["umount", place], check=True)
 
 
-@pytest.fixture(scope="session")
+# One for each file: every bucket takes volumes of it, and it has only so many.
+@pytest.fixture(scope="module")
 def weed() -> Iterator[s3_servers.Weed]:
     """SeaweedFS: its lifecycle runs on command, and its objects can be aged."""
     with s3_servers.weed() as server:

@@ -50,7 +50,7 @@ class Fleet:
         for name in ("playbooks", "meta", "galaxy.yml", "plugins/filter", "plugins/lookup", "plugins/module_utils"):
             (self.root / name).symlink_to(ROOT / name)
         self.answers: dict[str, dict[str, Any]] = {
-            "kv_preflight": {host: {"forecast": KEEPS} for host in HOSTS},
+            "kv_preflight": {host: {"forecast": KEEPS, "buckets": []} for host in HOSTS},
             "kv_audit": {"*": {"audit": {"host": "x", "results": []}}},
             "kv_access": {"*": {"changed": False, "restart_pending": ["vllm.service"]}},
             "kv_volume": {},
@@ -60,7 +60,7 @@ class Fleet:
             tasks: list[Any] = [{f"llmhost.hardening.{role}": {"data_map": "{{ data_map }}"}}]
             (self.root / "roles" / role / "tasks").mkdir(parents=True)
             if role == "kv_access":
-                tasks = yaml.safe_load((ROOT / "roles/kv_access/tasks/main.yml").read_text())[-2:]
+                tasks = yaml.safe_load((ROOT / "roles/kv_access/tasks/present.yml").read_text())[-2:]
                 for part in ("defaults", "vars", "meta"):
                     (self.root / "roles" / role / part).symlink_to(ROOT / "roles" / role / part)
                 handlers = (ROOT / "roles/kv_access/handlers/main.yml").read_text()

@@ -51,12 +51,12 @@ TABLE = r"(?s)KV-02\b[^\n]*-> pass.*KV-07\b[^\n]*-> pass"
 
 NO_HOST = ("python", "tests/testbed/bed.py", "down", "molecule-default-bookworm", "molecule-default-trixie")
 GATE = [
-    Stage("testbed", 600, ["testbed", "RELEASE=bookworm trixie"], beside=True),
+    Stage("testbed", 300, ["testbed"], beside=True),
     Stage("build", 30, ["build"]),
     Stage("soak", 180, ["soak"], beside=True, shows=r"2 of 2 releases held all of it"),
     Stage("lint", 200, ["lint"]),
     Stage("unit", 240, ["unit"]),
-    Stage("molecule", 1800, ["molecule"], beside=True, needs="testbed", undo=NO_HOST),
+    Stage("molecule", 1500, ["molecule", "RELEASE=bookworm"], beside=True, needs="testbed", undo=NO_HOST),
     Stage("sanity", 300, ["sanity"]),
     Stage("importer", 90, ["importer"]),
     Stage("integration", 600, ["integration"]),
@@ -85,6 +85,8 @@ REST = [
     Stage("bench-volume", 900, ["bench-volume"]),
     Stage("molecule containers", 1500, ["molecule", "SCENARIO=containers"]),
     Stage("molecule judged", 1200, ["molecule", "SCENARIO=judged"]),
+    Stage("testbed trixie", 300, ["testbed", "RELEASE=trixie"]),
+    Stage("molecule trixie", 900, ["molecule", "RELEASE=trixie"]),
     Stage("molecule gateway", 900, ["molecule", "SCENARIO=gateway"]),
     Stage("harden trixie", 480, ["harden", "RELEASE=trixie"], shows=TABLE),
 ]

@@ -336,7 +336,7 @@ def test_a_directory_that_never_was_a_tier_is_not_touched(plain: Any) -> None:
 @ROOT_ONLY
 def test_who_holds_a_tier_is_asked_before_it_goes(plain: Any, monkeypatch: Any) -> None:
     _tree, tier = plain
-    monkeypatch.setattr(holders, "active_units", lambda services: list(services))
+    monkeypatch.setattr(holders, "active_units", list)
     found = absent.look(dict(tier, services=["vllm.service", "docker.service"]), system.mounts())
     assert found.held == ("vllm.service",)
     monkeypatch.setattr(holders.os, "listdir", see_only_what_can_be_seen())

@@ -287,7 +287,9 @@ def test_llmd_needs_a_declared_directory_and_closed_events():
     without = [tier for tier in MAP["tiers"] if tier["store"] != "llmd_fs"]
     undeclared = codes(other("OffloadingConnector", **module, shared_storage_path="/srv/llmd"), tiers=without)
     assert set(undeclared) == {"outside-import", "undeclared-place"}
-    assert "outside-import" in codes(other("OffloadingConnector", **dict(module, spec_module_path="llmd_fs_backend.x")))
+    assert "outside-import" in codes(
+        other("OffloadingConnector", **{**module, "spec_module_path": "llmd_fs_backend.x"})
+    )
     assert "undeclared-place" in codes(other("OffloadingConnector", **module, shared_storage_path="/tmp"), **allowed)
     events = {"enable_events": True, "storage_events_endpoint": "tcp://*:5559"}
     config = other("OffloadingConnector", **module, shared_storage_path="/srv/llmd", **events)

@@ -1,4 +1,3 @@
-#!/usr/bin/python3
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Makes a tool stop at a point, where the power is then lost: stopped.py TOOL WORD before|half.

@@ -31,7 +31,6 @@ class Settings(NamedTuple):
     warnings: list[str]
 
 
-_NO_FILES: Mapping[str, KeyFile] = {}
 # Where each option was read: llama.cpp b11434 common/arg.cpp; SGLang 0.5.23 srt/server_args.py and srt/environ.py;
 # LMCache 0.5.6 v1/config.py and v1/storage_backend/connector/__init__.py.
 
@@ -45,9 +44,9 @@ def _unusable(files: Mapping[str, KeyFile]) -> list[tuple[str, str, str]]:
     ]
 
 
-def llamacpp(tier: Tier, words: Sequence[str], files: Mapping[str, KeyFile] = _NO_FILES) -> Settings:
+def llamacpp(tier: Tier, words: Sequence[str], files: Mapping[str, KeyFile] | None = None) -> Settings:
     """Slot files of llama-server."""
-    refusals = _unusable(files)
+    refusals = _unusable(files or {})
     if option(words, "--api-key") is not None:
         remedy = "put the key into a file that only the account can read, and use --api-key-file"
         refusals.append(("inline-credentials", "--api-key shows in the list of processes", remedy))
@@ -71,9 +70,9 @@ def llamacpp(tier: Tier, words: Sequence[str], files: Mapping[str, KeyFile] = _N
     return Settings(arguments, {}, refusals, warnings)
 
 
-def sglang(tier: Tier, words: Sequence[str], files: Mapping[str, KeyFile] = _NO_FILES) -> Settings:
+def sglang(tier: Tier, words: Sequence[str], files: Mapping[str, KeyFile] | None = None) -> Settings:
     """HiCache on files, backend `file` or `nixl`."""
-    refusals = _unusable(files) + _sglang_refusals(tier, words, files)
+    refusals = _unusable(files or {}) + _sglang_refusals(tier, words, files or {})
     if tier["store"] == "sglang_nixl":
         return Settings([], {"SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR": tier["path"]}, refusals, [])
     environment = {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": tier["path"]}
@@ -104,7 +103,7 @@ def _sglang_refusals(tier: Tier, words: Sequence[str], files: Mapping[str, KeyFi
     return found
 
 
-def lmcache(tier: Tier, words: Sequence[str], _files: Mapping[str, KeyFile] = _NO_FILES) -> Settings:
+def lmcache(tier: Tier, words: Sequence[str], _files: Mapping[str, KeyFile] | None = None) -> Settings:
     """LMCache inside an engine: LocalDisk or the fs:// remote. Its own variables win over its file."""
     environment = {
         "LMCACHE_INTERNAL_API_SERVER_HOST": "127.0.0.1",

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import absent, access, containers, discovery, encryption, fsio, host, system, units, volume, volumekeys
+from . import absent, access, containers, datamap, discovery, encryption, fsio, host, system, units, volume, volumekeys
 from .datamap import CAP_PERCENT, Document, Problem, Tier, file_tiers
 from .system import Account, HostError
 from .volume import Seen
@@ -128,6 +128,12 @@ def _unit_states(services: Sequence[str]) -> dict[str, Unit]:
             listed = system.run(["systemctl", "list-unit-files", "--no-legend", "--no-pager", "--", name])
             found[name] = Unit("loaded" if name in listed.stdout else "not-found")
     return found
+
+
+def bucket_tiers(document: Document) -> list[str]:
+    """Names of the tiers with a bucket in the new map, and of those that the host has besides (read-only)."""
+    merged = datamap.merge(host.old_map(document)[0], document)
+    return [tier["name"] for tier in merged["tiers"] if tier["bucket"] and tier["state"] != "planned"]
 
 
 def gather(document: Document) -> Facts:
