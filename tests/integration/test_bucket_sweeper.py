@@ -378,8 +378,8 @@ def test_the_playbook_audit_judges_a_bucket_by_what_was_asked_just_now(weed, tmp
     assert play.run(tiers).returncode == 0
     assert weed.keys(bucket) == []
     # This machine may hold trees of other tests, which is a finding of the search and not of the bucket.
-    done, said = audited(tiers, llmhost_fail_on="none")
-    assert done.returncode == 0 and "gpu1: PASS" in said and "KV-09 high bucket expires pass" in said, done.stdout
+    done, said = audited(tiers, llmhost_fail_on="none", llmhost_scan_seconds=0)
+    assert done.returncode == 0 and "KV-09 high bucket expires pass" in said, done.stdout
 
 
 def test_the_role_stops_before_anything_on_unknown_overrides_and_unreachable_buckets(tmp_path):

@@ -125,7 +125,9 @@ def of(asked: list[dict[str, Any]], module: str) -> list[str]:
 
 
 def test_no_host_is_touched_if_too_many_would_lose_a_cache(fleet: Fleet) -> None:
-    fleet.answers["kv_preflight"].update(gpu1={"forecast": LOSES}, gpu3={"forecast": LOSES})
+    fleet.answers["kv_preflight"].update(
+        gpu1={"forecast": LOSES, "buckets": []}, gpu3={"forecast": LOSES, "buckets": []}
+    )
     code, text, asked = fleet.run()
     assert code != 0 and {one["module"] for one in asked} == {"kv_preflight"}, text
     assert sorted(of(asked, "kv_preflight")) == sorted(HOSTS)
@@ -141,7 +143,9 @@ def test_no_host_is_touched_if_too_many_would_lose_a_cache(fleet: Fleet) -> None
 
 
 def test_hosts_go_one_after_the_other_and_the_first_failure_stops_the_rest(fleet: Fleet) -> None:
-    fleet.answers["kv_preflight"].update(gpu1={"forecast": LOSES}, gpu3={"forecast": LOSES})
+    fleet.answers["kv_preflight"].update(
+        gpu1={"forecast": LOSES, "buckets": []}, gpu3={"forecast": LOSES, "buckets": []}
+    )
     fleet.answers["kv_volume"] = {"gpu2": {"failed": True, "msg": "no room"}}
     options = {"llmhost_max_hosts_destroying_cache": 2, "llmhost_serial": [1, 2], "llmhost_restart": "when_needed"}
     code, text, asked = fleet.run(**options)
