@@ -180,7 +180,9 @@ def test_a_container_of_a_unit_is_restarted_with_it_and_any_other_is_left_to_its
     bare += [QUADLET, DOCKER]
     document: Any = {"tiers": [TIER]}
     assert access.restarts(document) == {"vllm.service": [f"it still has the directory below the mount at {PATH}"]}
-    (who,) = apart = access.apart(document)
+    apart = access.apart(document)
+    who = next(iter(apart))
+    assert len(apart) == 1
     why = apart[who]
     assert "python3" in who and "docker restart" in why[0]
     told = forecast.tell(forecast.Forecast("gpu1", (forecast.Restart(who, tuple(why), by_hand=True),)), "when_needed")
