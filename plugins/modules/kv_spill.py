@@ -57,7 +57,7 @@ options:
       - V(leave) changes nothing, and puts back what an earlier run changed.
       - V(off) turns off what is in the clear and takes it out of C(/etc/fstab).
       - V(encrypted) does the same and brings C(/var/lib/llmhost/swap.img) behind a random key made at each boot.
-      - Swap in memory (zram) or on plain dm-crypt is left on by all of them.
+      - Swap in memory (zram) or on plain dm-crypt with a random key is left on by all of them.
     type: str
     choices:
       - leave

@@ -97,7 +97,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ):
         for name in names:
             monkeypatch.setattr(module, name, str(tmp_path) + getattr(module, name))
-    monkeypatch.setattr(system, "do", lambda argv, timeout=0: ran.append(list(argv)) or "")
+    monkeypatch.setattr(system, "do", lambda *argv: ran.append(list(argv)) or "")
     monkeypatch.setattr(system, "daemon_reload", lambda: ran.append(["daemon-reload"]))
     monkeypatch.setattr(system, "start", lambda unit, also=(): ran.append(["start", unit]))
     monkeypatch.setattr(spill, "_unit_there", lambda name: name in ("hibernate.target", "kdump-tools.service"))

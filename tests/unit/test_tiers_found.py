@@ -349,6 +349,17 @@ def test_a_scan_ends_at_its_bound_and_says_so(tmp_path):
     assert stray.scan([str(tmp_path)]).complete
 
 
+def test_a_database_that_other_programs_have_too_makes_no_tree_a_store(tmp_path):
+    (tmp_path / "GPUCache").mkdir()
+    (tmp_path / "GPUCache/cache.db").write_text("SQLite format 3")
+    store = stray.STORES["llama_cpp_python_disk"]
+    assert stray.recognise(str(tmp_path / "GPUCache"), [store]) is None
+    value = tmp_path / "GPUCache/0a/1b" / ("0" * 28 + ".val")
+    value.parent.mkdir(parents=True)
+    value.write_text("x")
+    assert stray.recognise(str(tmp_path / "GPUCache"), [store]) is not None
+
+
 def test_a_scan_follows_no_symlink(tmp_path):
     Tree(tmp_path / "there/kv").block(1)
     (tmp_path / "here").mkdir()

@@ -324,17 +324,16 @@ def claim(device: Device) -> None:
         raise HostError(f"{device.path} is in use: {error.strerror}; nothing was touched") from error
 
 
-def _run(*argv: str) -> None:
-    done = system.run(argv, 600)
-    if done.returncode:
-        raise HostError(f"{argv[0]} failed: {done.stderr.strip()}")
-
-
 def make_header(tier: Tier) -> list[str]:
     """The 1 MiB file system that names an ephemeral volume; the volume begins behind it."""
     label = ("llmhost-" + tier["name"])[:16]
     options = ["-q", "-F", "-t", "ext2", "-b", "1024", "-O", "none", "-L", label, "-U", header_uuid(tier)]
     return ["mke2fs", *options, "{}", str(HEADER_BYTES // 1024)]
+
+
+def run_on(device: Device, command: Sequence[str]) -> None:
+    """Run a command, {} in it for the device."""
+    system.do(*(device.real if word == "{}" else word for word in command))
 
 
 def give_up(tier: Tier, device: Device) -> None:
@@ -343,7 +342,7 @@ def give_up(tier: Tier, device: Device) -> None:
     if again is None or again.real != device.real or not is_ours(tier, again):
         raise HostError(f"{device.path} is another device now than when it was judged; nothing was touched")
     claim(again)
-    _run("wipefs", "--all", "--quiet", again.real)
+    system.do("wipefs", "--all", "--quiet", again.real)
     # As it was found: the first and last MiB of a device that may be taken again are zero.
     with open(again.real, "r+b", buffering=0) as file:
         for offset in (0, max(0, again.size - HEADER_BYTES)):
@@ -365,11 +364,11 @@ def take(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]], make: Sequ
         if not allowed(again, wipes):
             raise HostError(f"{device.path} is not empty any more; nothing was touched")
         # A table's partitions would keep their own signatures, and udev would go on showing them.
-        _run("wipefs", "--all", "--quiet", again.real)
+        system.do("wipefs", "--all", "--quiet", again.real)
         if any(one.type in _TABLES for one in again.signatures):
             system.run(["partx", "--delete", again.real], 60)
         claim(again)
-    _run(*(again.real if word == "{}" else word for word in make))
+    run_on(again, make)
     system.run(["udevadm", "settle", "--timeout=60"], 90)
     if resolve("UUID=" + header_uuid(tier)) != again.real:
         raise HostError(f"{device.path} has its header, but udev does not show its UUID {header_uuid(tier)}")

@@ -103,12 +103,6 @@ def steps(tier: Tier, sizes: Sizes | None, source_short: bool) -> list[str]:
     return todo
 
 
-def _run(*argv: str) -> None:
-    done = system.run(argv, 600)
-    if done.returncode:
-        raise HostError("{} failed: {}".format(" ".join(argv[:2]), done.stderr.strip()))
-
-
 def source(tier: Tier, mark: str) -> None:
     """Give file or logical volume the size of the map. mark: the attribute by which a file is the tier's own."""
     if lvm.of(tier):
@@ -137,16 +131,16 @@ def mapping(tier: Tier) -> None:
     if not devices.of_device(tier):
         listed = system.run(["losetup", "--noheadings", "--output", "NAME", "--associated", source_path(tier)], 60)
         for loop in listed.stdout.split():
-            _run("losetup", "--set-capacity", loop)
+            system.do("losetup", "--set-capacity", loop)
     opener = [] if tier["volume"]["key"] == "ephemeral" else ["--token-only"]
     if tier["volume"]["keyfile"]:
         opener = ["--key-file", tier["volume"]["keyfile"]]
-    _run("cryptsetup", "resize", *opener, name)
+    system.do("cryptsetup", "resize", *opener, name)
 
 
 def filesystem(tier: Tier, fstype: str) -> None:
     """Let the mounted file system use all of its mapping."""
     if fstype == "xfs":
-        _run("xfs_growfs", "-d", tier["path"])
+        system.do("xfs_growfs", "-d", tier["path"])
     else:
-        _run("resize2fs", "/dev/mapper/" + mapper_name(tier))
+        system.do("resize2fs", "/dev/mapper/" + mapper_name(tier))

@@ -166,12 +166,6 @@ def format_command(tier: Tier, key: str | None = None) -> list[str]:
     ]
 
 
-def _run(*argv: str) -> None:
-    done = system.run(argv, 600)
-    if done.returncode:
-        raise HostError(f"{argv[0]} {argv[1]} failed: {done.stderr.strip()}")
-
-
 def make_filesystem(tier: Tier) -> bool:
     """The file system inside a persistent volume, made once and only on a mapping that is empty. True if made."""
     mapping = "/dev/mapper/" + mapper_name(tier)
@@ -190,7 +184,7 @@ def make_filesystem(tier: Tier) -> bool:
                 )
             )
         return False
-    _run("mkfs." + tier["volume"]["fstype"], "-q", *(["-f"] if cut_off else []), mapping)
+    system.do("mkfs." + tier["volume"]["fstype"], "-q", *(["-f"] if cut_off else []), mapping)
     return True
 
 
@@ -221,7 +215,7 @@ def back_up_header(tier: Tier, device: Device) -> bool:
         return True
     umask = os.umask(0o077)
     try:
-        _run("cryptsetup", "luksHeaderBackup", "--header-backup-file", path, "--", device.real)
+        system.do("cryptsetup", "luksHeaderBackup", "--header-backup-file", path, "--", device.real)
         os.chmod(path, 0o600)
     finally:
         os.umask(umask)
@@ -254,7 +248,7 @@ def set_flags(tier: Tier) -> bool:
     if table is None or not flags_differ(tier, table, devices.look(tier)):
         return False
     opener = ["--token-only"] if tpm2.of(tier) else ["--key-file", tier["volume"]["keyfile"]]
-    _run("cryptsetup", "refresh", "--persistent", *flags(tier), *opener, mapper_name(tier))
+    system.do("cryptsetup", "refresh", "--persistent", *flags(tier), *opener, mapper_name(tier))
     return True
 
 
@@ -274,7 +268,7 @@ def erase(tier: Tier, device: Device | None) -> tuple[list[dict[str, Any]], list
     destroyed: list[dict[str, Any]] = []
     elsewhere: list[str] = []
     if device is not None and devices.is_ours(tier, device):
-        _run("cryptsetup", "erase", "--batch-mode", "--", device.real)
+        system.do("cryptsetup", "erase", "--batch-mode", "--", device.real)
         destroyed.append({"mapping": device.path, "cipher": None, "kind": "LUKS2 keyslots"})
         if tpm2.of(tier):
             destroyed += tpm2.forget(device, tpm2.read(device))
@@ -310,11 +304,11 @@ def make_again(tier: Tier) -> None:
         )
     if tpm2.of(tier):
         devices.claim(device)
-        _format_sealed(tier, device, lambda command: _run(*(device.real if word == "{}" else word for word in command)))
+        _format_sealed(tier, device, lambda command: devices.run_on(device, command))
     else:
         make_key(tier)
         devices.claim(device)
-        _run(*(device.real if word == "{}" else word for word in format_command(tier)))
+        devices.run_on(device, format_command(tier))
     back_up_header(tier, device)
     system.run(["udevadm", "settle", "--timeout=60"], 90)
 

@@ -122,28 +122,24 @@ def judge_room(
             wrong(tier["name"], "volume.source.size", reason, fix)
 
 
-def _run(*argv: str) -> None:
-    done = system.run(argv, 600)
-    if done.returncode:
-        raise HostError(f"{argv[0]} failed: {done.stderr.strip()}")
-
-
 def make(tier: Tier) -> None:
     """Make the logical volume, tagged from its first moment on; LVM wipes the signatures that its extents had."""
     source: dict[str, Any] = tier["volume"]["source"]
     size = ["--size", "%db" % source["size"], "--wipesignatures", "y", "--zero", "y", "--yes"]
-    _run("lvcreate", "--quiet", "--type", "linear", *size, "--addtag", tag(tier), "--name", source["lv"], source["vg"])
+    system.do(
+        "lvcreate", "--quiet", "--type", "linear", *size, "--addtag", tag(tier), "--name", source["lv"], source["vg"]
+    )
     system.run(["udevadm", "settle", "--timeout=60"], 90)
 
 
 def extend(tier: Tier) -> None:
     """Give it the size of the map."""
     source = tier["volume"]["source"]
-    _run("lvextend", "--quiet", "--size", "%db" % source["size"], "{vg}/{lv}".format(**source))
+    system.do("lvextend", "--quiet", "--size", "%db" % source["size"], "{vg}/{lv}".format(**source))
 
 
 def remove(tier: Tier) -> None:
     """Remove it, if it carries the tier's tag at this moment."""
     source = tier["volume"]["source"]
     mine = f"vg_name={source['vg']} && lv_name={source['lv']} && lv_tags={{{tag(tier)}}}"
-    _run("lvremove", "--quiet", "--yes", "--select", mine)
+    system.do("lvremove", "--quiet", "--yes", "--select", mine)

@@ -233,9 +233,9 @@ def apply(todo: Plan) -> None:
         system.make_dirs(os.path.dirname(path))
         os.symlink(os.path.join(units.UNIT_DIR, ORPHANS_UNIT), path)
     if todo.mask:
-        system.do(["systemctl", "mask", "--now", "--", *todo.mask])
+        system.do("systemctl", "mask", "--now", "--", *todo.mask)
     if todo.free:
-        system.do(["systemctl", "unmask", "--", *todo.free])
+        system.do("systemctl", "unmask", "--", *todo.free)
     spill_swap.apply(todo.swap)
     if any(change.path.startswith(units.UNIT_DIR) for change in todo.changes) or todo.links or todo.stale_links:
         system.daemon_reload()
@@ -243,7 +243,7 @@ def apply(todo: Plan) -> None:
         orphans.remove()
     if todo.loaded:
         if evidence_spill.line_of("/sys/kernel/kexec_crash_loaded") == "1":
-            system.do(["kexec", "-p", "-u"])
+            system.do("kexec", "-p", "-u")
         if evidence_spill.line_of("/sys/kernel/kexec_crash_loaded") == "1":
             raise HostError("the crash kernel is still loaded. Fix: find what loads it, then run again")
 

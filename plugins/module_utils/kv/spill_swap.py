@@ -86,7 +86,7 @@ def crypttab_after(data: bytes, mode: str) -> bytes:
     return b"\n".join(kept)
 
 
-def _kib(roots: Roots, name: str) -> int:
+def _bytes_of(roots: Roots, name: str) -> int:
     """A figure of /proc/meminfo in bytes, 0 if it is not there."""
     text = evidence_spill.line_of(os.path.join(roots.proc, "meminfo")) or ""
     match = re.search(rf"^{name}:\s+(\d+) kB$", text, re.MULTILINE)
@@ -128,7 +128,7 @@ def plan(mode: str, size: int | None, masked: Sequence[str], roots: Roots | None
     names = [units.escape_path(name) + ".swap" for name in todo.off if name.startswith("/dev/")]
     todo.mask = [name for name in names if name not in masked]
     todo.masked = sorted({*masked, *names})
-    used, available = _used(roots, todo.off), _kib(roots, "MemAvailable")
+    used, available = _used(roots, todo.off), _bytes_of(roots, "MemAvailable")
     if used > available * (100 - _SPARE) // 100:
         raise HostError(
             f"swap holds {used} bytes and memory has room for {available}: turning it off would kill processes. "
@@ -170,16 +170,16 @@ def apply(todo: Plan) -> None:
     for change in todo.changes:
         change.make()
     if todo.free:
-        system.do(["systemctl", "unmask", "--", *todo.free])
+        system.do("systemctl", "unmask", "--", *todo.free)
     if todo.changes or todo.free:
         system.daemon_reload()
     if todo.start:
         system.start(CRYPT_UNIT)
         system.start(SWAP_UNIT, also=[CRYPT_UNIT])
     for name in todo.off:
-        system.do(["swapoff", name])
+        system.do("swapoff", name)
     if todo.mask:
-        system.do(["systemctl", "mask", "--", *todo.mask])
+        system.do("systemctl", "mask", "--", *todo.mask)
 
 
 def _allocate(size: int) -> None:
@@ -199,6 +199,6 @@ def _remove() -> None:
     """Our own swap: off, closed, its file removed."""
     if os.path.exists(DEVICE):
         system.run(["systemctl", "stop", "--", SWAP_UNIT])
-        system.do(["systemctl", "stop", "--", CRYPT_UNIT])
+        system.do("systemctl", "stop", "--", CRYPT_UNIT)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(FILE)

@@ -37,12 +37,14 @@ def program(*names: str) -> Pattern[str]:
 class File:
     """A file that belongs to the store. kind: BLOCK, TEMP (temporaries and probes) or CONFIG (never expires).
 
-    magic: first bytes that the file must have, for stores whose names say nothing.
+    magic: first bytes that the file must have, for stores whose names say nothing; common: other programs' files have
+    such names too, so that no tree is known by it.
     """
 
     kind: str
     pattern: Pattern[str]
     magic: bytes = b""
+    common: bool = False
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ STORES = (
         title="llama-cpp-python server with cache_type `disk` (LlamaDiskCache)",
         engine="llama-cpp-python",
         layout=Dir(
-            files=(File(BLOCK, name(r"cache\.db(?:-wal|-shm|-journal)?")),),
+            files=(File(BLOCK, name(r"cache\.db(?:-wal|-shm|-journal)?"), common=True),),
             dirs=(
                 Dir(
                     name(_HEX_PAIR),

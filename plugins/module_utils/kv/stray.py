@@ -70,7 +70,7 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 def block_below(level: Dir, path: str, entries: Sequence[os.DirEntry[str]] | None = None) -> str | None:
     """The name of a block that lies where this layout says, None if the first entries hold none."""
     entries = _entries(path, _FIRST) if entries is None else entries
-    known = [file for file in level.files if file.kind == BLOCK]
+    known = [file for file in level.files if file.kind == BLOCK and not file.common]
     magic = 0
     for entry in entries:
         if _is_dir(entry):

@@ -42,9 +42,9 @@ def run(argv: Sequence[str], timeout: float = COMMAND_TIMEOUT) -> subprocess.Com
         raise HostError("{} did not end within {:.0f} s".format(" ".join(argv), timeout)) from error
 
 
-def do(argv: Sequence[str], timeout: float = COMMAND_TIMEOUT) -> str:
+def do(*argv: str) -> str:
     """What a program wrote; HostError with its last line if it failed."""
-    result = run(argv, timeout)
+    result = run(argv)
     if result.returncode:
         said = next(reversed(result.stderr.strip().splitlines()), "exit code %d" % result.returncode)
         raise HostError("{} failed: {}".format(" ".join(argv), said))

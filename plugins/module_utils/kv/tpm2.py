@@ -167,16 +167,10 @@ def passing_key() -> Iterator[str]:
         os.close(fd)
 
 
-def _run(*argv: str) -> None:
-    done = system.run(argv, 600)
-    if done.returncode:
-        raise HostError(f"{argv[0]} failed: {done.stderr.strip()}")
-
-
 def seal(tier: Tier, device: Device, key: str, instead: Sequence[str]) -> None:
     """Put a TPM slot in the place of the keyslots `instead`. key: a file with what opens one of these."""
     wanted = tuple(tier["volume"]["tpm2_pcrs"])
-    _run(
+    system.do(
         "systemd-cryptenroll",
         "--unlock-key-file=" + key,
         "--tpm2-device=auto",
@@ -187,14 +181,14 @@ def seal(tier: Tier, device: Device, key: str, instead: Sequence[str]) -> None:
     now = read(device)
     if now.seals != (wanted,) or set(now.others) & set(instead):
         raise HostError(f"after its sealing the header of {device.path} has other slots than it should")
-    _run("cryptsetup", "config", "--label", ("llmhost-" + tier["name"])[:47], device.real)
+    system.do("cryptsetup", "config", "--label", ("llmhost-" + tier["name"])[:47], device.real)
 
 
 def seal_again(tier: Tier, device: Device) -> None:
     """Bind a volume to the PCRs of the map without loss; the TPM has to open it as it is now."""
     before = read(device)
     with passing_key() as key:
-        _run("cryptsetup", "luksAddKey", "--batch-mode", "--token-only", *QUICK, device.real, key)
+        system.do("cryptsetup", "luksAddKey", "--batch-mode", "--token-only", *QUICK, device.real, key)
         passing = set(read(device).others) - set(before.others)
         seal(tier, device, key, [*sorted(passing), *before.sealed])
 
@@ -202,5 +196,5 @@ def seal_again(tier: Tier, device: Device) -> None:
 def forget(device: Device, header: Header) -> list[dict[str, Any]]:
     """Remove the sealed keys from a header whose keyslots are destroyed; what that was, for the receipt."""
     for number, _kind in header.tokens:
-        _run("cryptsetup", "token", "remove", "--token-id", number, device.real)
+        system.do("cryptsetup", "token", "remove", "--token-id", number, device.real)
     return [{"mapping": device.path, "cipher": None, "kind": kind} for _number, kind in header.tokens]
