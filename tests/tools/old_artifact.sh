@@ -16,6 +16,7 @@ mkdir -p "$work/tree" "$work/artifact"
 git archive "$old" | tar -x -C "$work/tree"
 {
     ansible-galaxy collection build --output-path "$work/artifact" "$work/tree"
-    ansible-galaxy collection install --offline --no-deps -p "$work/old" "$work"/artifact/*.tar.gz
+    # What is installed elsewhere would count as this one.
+    ANSIBLE_COLLECTIONS_PATH=$work/old ansible-galaxy collection install --offline --no-deps -p "$work/old" "$work"/artifact/*.tar.gz
 } >"$work/build.log" 2>&1 || { cat "$work/build.log" >&2; exit 1; }
 echo "$work/old"
