@@ -76,7 +76,7 @@ REST = [
     Stage("molecule upgrade", 1200, ["molecule", "SCENARIO=upgrade"]),
     Stage("llama", 900, ["llama"]),
     Stage("molecule removal", 1200, ["molecule", "SCENARIO=removal"]),
-    Stage("molecule refusals", 900, ["molecule", "SCENARIO=refusals"]),
+    Stage("molecule refusals", 1500, ["molecule", "SCENARIO=refusals"]),
     Stage("engine-host", 1200, ["engine-host"]),
     Stage("molecule changes", 1500, ["molecule", "SCENARIO=changes"]),
     Stage("molecule volume_disk", 1500, ["molecule", "SCENARIO=volume_disk"]),
