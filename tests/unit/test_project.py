@@ -125,7 +125,7 @@ def test_what_a_person_wrote_into_a_role_readme_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scenario", sorted(ROOT.glob("molecule/*/molecule.yml")), ids=lambda path: path.parent.name)
 def test_no_step_of_a_scenario_is_skipped_for_a_playbook_that_is_missing(scenario: Path) -> None:
-    """molecule skips a step and calls it done: without its playbook, and any side effect where there is no default one."""
+    """molecule skips a step and calls it done: one without its playbook, and any side effect without a default one."""
     text = yaml.safe_load(scenario.read_text(encoding="utf-8"))
     named = text["provisioner"].get("playbooks", {})
     for step in text["scenario"]["test_sequence"]:
