@@ -10,6 +10,7 @@ from pathlib import Path
 
 import gen_roles
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -120,3 +121,17 @@ def test_what_a_person_wrote_into_a_role_readme_stays(tmp_path: Path) -> None:
         )
         (tmp_path / "README.md").write_text(text)
         assert gen_roles.page(tmp_path) == text
+
+
+@pytest.mark.parametrize("scenario", sorted(ROOT.glob("molecule/*/molecule.yml")), ids=lambda path: path.parent.name)
+def test_no_step_of_a_scenario_is_skipped_for_a_playbook_that_is_missing(scenario: Path) -> None:
+    """molecule skips a step and calls it done: one without its playbook, and any side effect without a default one."""
+    text = yaml.safe_load(scenario.read_text(encoding="utf-8"))
+    named = text["provisioner"].get("playbooks", {})
+    for step in text["scenario"]["test_sequence"]:
+        action, *given = step.split()
+        if action in ("create", "destroy", "prepare", "converge", "side_effect"):
+            for file in {named.get(action, f"{action}.yml"), *given}:
+                assert (scenario.parent / file).is_file(), f"{step}: {file} is not there"
+        for directory in given if action == "verify" else ():
+            assert (scenario.parent / directory).is_dir(), f"{step}: {directory} is not there"
