@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 
+import boto3
 import pytest
+from botocore.exceptions import ClientError
 from module_runner import run
 from rgw import gateway
-from s3_servers import block
+from s3_servers import KEY, SECRET, block, client
 
 WEEK = 10080
 TAGS = [{"Key": "a", "Value": "b"}, {"Key": "c", "Value": "d"}]
@@ -123,3 +125,49 @@ def test_the_sweeper_takes_versions_and_markers_of_the_gateway(rgw, tmp_path):
     assert record["exit"] == 0 and (record["deleted"]["versions"], record["deleted"]["markers"]) == (2, 1), record
     left = rgw.client.list_object_versions(Bucket=bucket)
     assert [one["Key"] for one in left["Versions"]] == ["qwen//other"] and not left.get("DeleteMarkers")
+
+
+def allow(rgw, bucket, policy, account, way):
+    """Give an account the printed policy: as the bucket's, or as its own."""
+    if way == "user":
+        iam = boto3.client("iam", endpoint_url=rgw.endpoint, region_name="us-east-1", **credentials(KEY, SECRET))
+        iam.put_user_policy(UserName=account, PolicyName="sweep", PolicyDocument=json.dumps(policy))
+        return
+    for statement in policy["Statement"]:
+        statement["Principal"] = {"AWS": [f"arn:aws:iam:::user/{account}"]}
+    rgw.client.put_bucket_policy(Bucket=bucket, Policy=json.dumps(policy))
+
+
+def credentials(key, secret):
+    return {"aws_access_key_id": key, "aws_secret_access_key": secret}
+
+
+@pytest.mark.parametrize("way", ["bucket", "user"])
+def test_the_printed_policy_is_all_that_a_pass_needs_and_gives_no_more(rgw, tmp_path, way):
+    bucket, name = rgw.bucket("least"), f"sweeper-{way}"
+    rgw.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    rgw.put(bucket, block(1), block(1), block(2), "qwen-other/x", "other")
+    rgw.client.delete_object(Bucket=bucket, Key=block(2))
+    rgw.client.create_multipart_upload(Bucket=bucket, Key=block(3))
+    keys = rgw.account(name)
+    sweeper = Sweeper(tmp_path, rgw, bucket, **keys)
+    allow(rgw, bucket, json.loads(sweeper.says("policy", sweeper.job)), name, way)
+    time.sleep(61)
+    record = sweeper.passes()
+    gone = {"objects": 1, "versions": 2, "markers": 1, "uploads": 1}
+    assert (record["exit"], record["deleted"], record["messages"]) == (0, gone, []), record
+    theirs = client(rgw.endpoint, *keys.values())
+    answer = theirs.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "other"}, {"Key": "qwen-other/x"}]})
+    assert [one["Code"] for one in answer["Errors"]] == ["AccessDenied"] * 2, answer
+    for call, more in (
+        (theirs.get_object, {"Key": "other"}),
+        (theirs.delete_object, {"Key": "other"}),
+        (theirs.put_object, {"Key": block(4), "Body": b""}),
+        (theirs.list_objects_v2, {}),
+        (theirs.list_object_versions, {"Prefix": "other"}),
+        (theirs.delete_bucket, {}),
+    ):
+        with pytest.raises(ClientError, match="AccessDenied"):
+            call(Bucket=bucket, **more)
+    left = rgw.client.list_object_versions(Bucket=bucket)
+    assert [one["Key"] for one in left["Versions"]] == ["other", "qwen-other/x"] and not left.get("DeleteMarkers")

@@ -138,13 +138,12 @@ class Evidence:
         return next((one for one in tiers if one["name"] == self.tier["name"]), None)
 
 
-def host_facts(document: Document, now: float, map_path: str) -> Host:
-    """What the audit reads about the host, once. map_path: the data map that is installed."""
+def host_facts(document: Document, now: float, installed: Document | None, problem: str | None) -> Host:
+    """What the audit reads about the host, once. installed: the data map there, or problem: why there is none."""
     try:
         processes: Sequence[discovery.Process] | None = discovery.processes()
     except OSError:
         processes = None
-    installed, problem = evidence_host.installed_map(map_path)
     return Host(
         now=now,
         prompt_log_minutes=document["prompt_log_retention_minutes"],
