@@ -102,13 +102,14 @@ def audit(
     buckets: Mapping[str, Any] | None = None,
     past: history.History | None = None,
     found: Mapping[str, Any] | None = None,
+    full: bool = False,
 ) -> dict[str, Any]:
     """Judge every tier of a validated data map on this host, and those of the installed map that it left out.
 
     Changes nothing. now: Unix time in seconds; max_seconds: what the walks through all tiers may take together;
     map_path: the installed map; buckets: answers of bucket_lifecycle_info by tier, None where no bucket was asked;
     past: the history of audits, None if it is not judged; found: what tiers_found.look() gave, None if what no tier
-    names is not judged.
+    names is not judged; full: walk through large tiers too, whatever their records say.
     """
     now = time.time() if now is None else now
     end = time.monotonic() + max_seconds
@@ -120,7 +121,7 @@ def audit(
         from . import evidence_tier, judge_tier
 
         host = evidence_tier.host_facts(given, now, installed, problem)
-        results = judge_tier.audit(document, host, end, buckets)
+        results = judge_tier.audit(document, host, end, buckets, full)
     if past is not None:
         results = history.judge(results, past, now)
     names = [tier["name"] for tier in document["tiers"]] + [memory_name(entry) for entry in document["memory"]]

@@ -67,8 +67,10 @@ def judge(evidence: Evidence) -> list[Result]:
     return results
 
 
-def audit_tier(tier: Tier, host: Host, deadline: float, buckets: Mapping[str, Any] | None = None) -> list[Result]:
-    """Every control over one tier. deadline: in time.monotonic() seconds, when the walk has to end."""
+def audit_tier(
+    tier: Tier, host: Host, deadline: float, buckets: Mapping[str, Any] | None = None, full: bool = False
+) -> list[Result]:
+    """Every control over one tier. deadline: in time.monotonic() seconds, when the walk has to end; full: as there."""
     if tier["state"] == "absent" and tier["path"]:
         # Few hosts have one, and reading what makes volumes takes time.
         from . import leftover
@@ -92,7 +94,7 @@ def audit_tier(tier: Tier, host: Host, deadline: float, buckets: Mapping[str, An
             results.append(result_of("KV-09", tier["name"], verdict))
         return results
     try:
-        return judge(collect(tier, host, deadline))
+        return judge(collect(tier, host, deadline, full=full))
     except OSError as error:
         return _all(tier, UNKNOWN, f"evidence could not be collected: {error}")
 
@@ -122,15 +124,20 @@ def audit_memory(entry: dict[str, Any], host: Host) -> list[Result]:
     return [result_of(control, memory_name(entry), verdict) for control, verdict in judged.items()]
 
 
-def audit(document: Document, host: Host, end: float, buckets: Mapping[str, Any] | None = None) -> list[Result]:
-    """Every control over every tier of a map. end: in time.monotonic() seconds, when all walks have to end."""
+def audit(
+    document: Document, host: Host, end: float, buckets: Mapping[str, Any] | None = None, full: bool = False
+) -> list[Result]:
+    """Every control over every tier of a map. end: in time.monotonic() seconds, when all walks have to end.
+
+    full: walk through large tiers too, whatever their records say.
+    """
     results: list[Result] = []
     walked = [tier for tier in document["tiers"] if tier["path"] and tier["state"] in ("present", "vanished")]
     left = len(walked)
     for tier in document["tiers"]:
         # Tiers share what is left, so a large one cannot starve those after it.
         share = max(0.0, end - time.monotonic()) / max(1, left)
-        results += audit_tier(tier, host, time.monotonic() + share, buckets)
+        results += audit_tier(tier, host, time.monotonic() + share, buckets, full)
         left -= tier in walked
     for entry in document["memory"]:
         results += audit_memory(entry, host)

@@ -185,7 +185,9 @@ def _plots(host: Mapping[str, Any]) -> str:
     for tier in host["tiers"]:
         drawn = histogram(tier["ages"], tier["limit_seconds"])
         if drawn:
-            parts.append(f"<div><h3>Age of blocks in {_text(tier['name'])}</h3>{drawn}</div>")
+            looked, known = sum(count for _bound, count in tier["ages"]), tier["blocks"] or 0
+            share = f", {looked} of {known} looked at" if looked < known else ""
+            parts.append(f"<div><h3>Age of blocks in {_text(tier['name'])}{share}</h3>{drawn}</div>")
     drawn = growth(host["history"], host["gaps"])
     if drawn:
         parts.append(f"<div><h3>Growth over {len(host['history'])} audits</h3>{drawn}</div>")
