@@ -142,18 +142,28 @@ def credentials(key, secret):
     return {"aws_access_key_id": key, "aws_secret_access_key": secret}
 
 
-@pytest.mark.parametrize("way", ["bucket", "user"])
-def test_the_printed_policy_is_all_that_a_pass_needs_and_gives_no_more(rgw, tmp_path, way):
-    bucket, name = rgw.bucket("least"), f"sweeper-{way}"
-    rgw.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    rgw.put(bucket, block(1), block(1), block(2), "qwen-other/x", "other")
-    rgw.client.delete_object(Bucket=bucket, Key=block(2))
-    rgw.client.create_multipart_upload(Bucket=bucket, Key=block(3))
-    keys = rgw.account(name)
-    sweeper = Sweeper(tmp_path, rgw, bucket, **keys)
-    policy = json.loads(sweeper.says("policy", sweeper.job))
-    allow(rgw, bucket, policy, name, way)
+@pytest.fixture(scope="module")
+def restricted(rgw, tmp_path_factory):
+    """For each way to give a policy: a bucket with what is due now, and the sweeper of an account that has no more."""
+    made = {}
+    for way in ("bucket", "user"):
+        bucket, name = rgw.bucket("least"), f"sweeper-{way}"
+        rgw.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+        rgw.put(bucket, block(1), block(1), block(2), "qwen-other/x", "other")
+        rgw.client.delete_object(Bucket=bucket, Key=block(2))
+        rgw.client.create_multipart_upload(Bucket=bucket, Key=block(3))
+        keys = rgw.account(name)
+        sweeper = Sweeper(tmp_path_factory.mktemp(way), rgw, bucket, **keys)
+        policy = json.loads(sweeper.says("policy", sweeper.job))
+        allow(rgw, bucket, policy, name, way)
+        made[way] = (bucket, name, keys, policy, sweeper)
     time.sleep(61)
+    return made
+
+
+@pytest.mark.parametrize("way", ["bucket", "user"])
+def test_the_printed_policy_is_all_that_a_pass_needs_and_gives_no_more(rgw, restricted, way):
+    bucket, name, keys, policy, sweeper = restricted[way]
     record = sweeper.passes()
     gone = {"objects": 1, "versions": 2, "markers": 1, "uploads": 1}
     assert (record["exit"], record["deleted"]) == (0, gone), record
