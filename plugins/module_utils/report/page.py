@@ -19,7 +19,7 @@ from .plots import duration, growth, histogram, size
 _WORDS = {"pass": "pass", "fail": "FAIL", "unknown": "unknown", "not_applicable": "n/a", "waived": "waived", "": "-"}
 _MARKS = {"pass": "✓", "fail": "✗", "unknown": "?", "waived": "w", "not_applicable": "·"}
 _MAX_EVIDENCE = 4000
-# Above this many hosts the evidence of what passes stands in report.json alone.
+# Above this many hosts the evidence of what passes stands in report.json alone, and paper has only what is unfolded.
 _FULL_HOSTS = 100
 
 
@@ -302,7 +302,10 @@ def render(report: Mapping[str, Any]) -> str:
     ]
     lost = [f"{ids.link(host['name'])}: {_not_audited(host)}" for host in hosts if host["state"] != AUDITED]
     legend = "; ".join(f"{_text(one['control'])} {_text(one['title'])}" for one in report["controls"])
-    note = "" if full else "The evidence of what passes is in report.json."
+    note = (
+        "The evidence of what passes is in report.json. On paper hosts are unfolded once the filter shows 100 or fewer."
+    )
+    note = "" if full else note
     policy = f"default-src 'none'; style-src '{_hash(STYLE)}'; script-src '{_hash(SCRIPT)}'; base-uri 'none'"
     sections: list[tuple[str, Callable[[], str], str]] = [
         ("Data map", lambda: _map(report, ids), "Where KV state is, and how old the oldest of it."),
@@ -316,7 +319,7 @@ def render(report: Mapping[str, Any]) -> str:
     body += _section("History", _history(report, ids), "A gap is two hours or more without an audit.")
     body += _section("Evidence and remedies", "".join(_host(host, ids, full) for host in hosts), note)
     return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<!DOCTYPE html>\n<html lang="en"{"" if full else " class=many"}><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="referrer" content="no-referrer">'
