@@ -14,8 +14,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+
+TIER = {"name": "chat", "store": "vllm_fs", "path": "/srv/none", "owner": "vllm", "services": ["vllm.service"]}
 
 
 def timed(command: list[str], place: str, accepted: tuple[int, ...]) -> float:
@@ -34,10 +37,12 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=200)
     parser.add_argument("--forks", type=int, default=20)
     parser.add_argument("--scan-seconds", type=int, default=0, help="search each host for trees that nothing names")
+    parser.add_argument("--tier", action="store_true", help="each host has a tier, so that every control is judged")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        common = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
-        common["llmhost_scan_seconds"] = options.scan_seconds
+        common: dict[str, Any] = {"ansible_connection": "local", "ansible_become": False}
+        common.update(ansible_python_interpreter=sys.executable, llmhost_scan_seconds=options.scan_seconds)
+        common["llmhost_tiers"] = [TIER] if options.tier else []
         names: dict[str, dict[str, str]] = {f"gpu{number:04}": {} for number in range(options.hosts)}
         inventory = Path(place, "inventory.json")
         inventory.write_text(json.dumps({"all": {"vars": common, "hosts": names}}))
@@ -52,6 +57,7 @@ def main() -> None:
     answer = {
         "hosts": options.hosts,
         "forks": options.forks,
+        "tiers_on_each": int(options.tier),
         "cores": os.cpu_count(),
         "ping_seconds": round(ping, 1),
         "audit_seconds": round(audit, 1),

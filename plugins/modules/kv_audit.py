@@ -65,8 +65,14 @@ options:
     description:
       - How many seconds the walks through all tiers may take together. A tier whose walk does not end in its share is
         judged by the record of its last full pass, else it is V(unknown).
+      - Of a tier whose last full pass counted more than 50000 blocks and is no older than C(full_pass_hours), half a
+        second is walked, unless O(full).
     type: int
     default: 60
+  full:
+    description: Walk through every tier whole, however large, if O(max_seconds) lets it.
+    type: bool
+    default: false
   buckets:
     description:
       - Answers of M(llmhost.hardening.bucket_lifecycle_info) about the host's bucket tiers, by the tier's name, for the
@@ -218,6 +224,7 @@ def main() -> None:
             "discover": {"type": "bool", "default": False},
             "scan_seconds": {"type": "int", "default": 10},
             "max_seconds": {"type": "int", "default": 60},
+            "full": {"type": "bool", "default": False},
             "buckets": {"type": "dict"},
         },
         supports_check_mode=True,
@@ -225,7 +232,7 @@ def main() -> None:
     given = module.params["data_map"]
     try:
         document = datamap.load() if given is None else datamap.validate(given, "data_map")
-        options = {name: module.params[name] for name in ("waivers", "max_seconds", "buckets")}
+        options = {name: module.params[name] for name in ("waivers", "max_seconds", "buckets", "full")}
         past = history.read()
         discover = module.params["discover"]
         found = tiers_found.look(max(0, module.params["scan_seconds"]) if discover else 0)

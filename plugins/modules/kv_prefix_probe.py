@@ -189,6 +189,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     fsio,
     mapkeys,
     prefixprobe,
+    tokenizer,
 )
 from ansible_collections.llmhost.hardening.plugins.module_utils.s3 import client, errors, options, probe
 
@@ -228,7 +229,7 @@ def _probe(params: dict) -> dict:
         return {"found": False, "predictable": False, "reason": str(error), "blocks": 0, "present": 0, "names": []}
     tokens = params["token_ids"]
     if tokens is None:
-        tokens = prefixprobe.tokenize(params["tokenizer_url"], params["text"], params["model"])
+        tokens = tokenizer.tokenize(params["tokenizer_url"], params["text"], params["model"])
     names = blocknames.names(
         tokens,
         params["block_size"],

@@ -210,7 +210,8 @@ def test_rights_that_are_withdrawn_in_the_middle_of_a_pass_are_no_success(weed, 
     posts = []
 
     def withdraw(method, path, body):
-        if method != "POST":
+        # Keys alone too: where only the call for several is refused, they go one by one.
+        if method not in ("POST", "DELETE"):
             return None
         posts.append(path)
         return DENIED if len(posts) > 1 else None
@@ -219,7 +220,9 @@ def test_rights_that_are_withdrawn_in_the_middle_of_a_pass_are_no_success(weed, 
         between.meddle = withdraw
         record = Sweeper(tmp_path, weed, bucket, endpoint=between.endpoint).passes()
     assert record["exit"] == 3 and record["last_success"] is None and "no right" in record["messages"][-1], record
-    assert record["deleted"]["objects"] == 250 and len(weed.keys(bucket)) == 350
+    # Of three calls at once, for 250, 250 and 100 keys, whichever came first.
+    gone = record["deleted"]["objects"]
+    assert gone in (100, 250) and len(weed.keys(bucket)) == 600 - gone
 
 
 def test_a_rule_that_changes_under_a_server_that_drops_its_days_is_refused(weed):

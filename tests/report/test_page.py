@@ -4,14 +4,17 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import tarfile
 import time
 import urllib.request
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ import pytest
 from ansible_collections.llmhost.hardening.plugins.module_utils.report import document, page
 
 AXE = "axe-core@4.14.1"
+PICTURES = Path(__file__).resolve().parents[2] / ".build/report"
 NOW = 1_795_993_300.0
 HOSTILE = '<script>window.pwned=1</script><img src=x onerror="window.pwned=1">"><svg onload=window.pwned=1>'
 
@@ -58,7 +62,7 @@ class Browser:
     def _send(self, method: str, path: str, data: Any = None) -> Any:
         body = None if data is None else json.dumps(data).encode()
         request = urllib.request.Request(self._base + path, body, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return json.load(answer)["value"]
 
     def open(self, path: Path) -> None:
@@ -124,6 +128,38 @@ def path(tmp_path_factory):
     return file
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    file = tmp_path_factory.mktemp("large") / "report.html"
+    file.write_text(page.render(document.build([made(f"gpu{number:04}", number) for number in range(1000)], NOW)))
+    return file
+
+
+def pictured(browser, name):
+    """The first screen as it is seen, kept for whoever wants to look; how many grey values it has."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    data = base64.b64decode(browser.cdp("Page.captureScreenshot", format="png")["data"])
+    (PICTURES / f"{name}.png").write_bytes(data)
+    return len(set(zlib.decompress(b"".join(chunks(data)))))
+
+
+def pages_of(browser):
+    """How many pages the report is on paper; the last one printed is kept too."""
+    paper = base64.b64decode(browser.cdp("Page.printToPDF", printBackground=True)["data"])
+    (PICTURES / "report.pdf").write_bytes(paper)
+    return max(int(number) for number in re.findall(rb"/Count (\d+)", paper))
+
+
+def chunks(png):
+    """What an image's pixels are packed in."""
+    place = 8
+    while place < len(png):
+        length = int.from_bytes(png[place : place + 4], "big")
+        if png[place + 4 : place + 8] == b"IDAT":
+            yield png[place + 8 : place + 8 + length]
+        place += 12 + length
+
+
 def test_nothing_hostile_runs_and_nothing_is_on_the_console(browser, path):
     browser.open(path)
     time.sleep(0.5)
@@ -139,6 +175,7 @@ def test_axe_finds_nothing_in_either_scheme(browser, path, axe, scheme):
     browser.run("document.querySelectorAll('details').forEach(one => one.open = true)")
     browser.run(axe)
     found = browser.run("const done = arguments[0]; axe.run().then(r => done(r.violations))", "async")
+    assert pictured(browser, scheme) > 20
     assert [(one["id"], one["nodes"][0]["html"][:200], len(one["nodes"])) for one in found] == []
 
 
@@ -152,6 +189,49 @@ def test_the_filter_works_by_keyboard_alone(browser, path):
     browser.run("document.getElementById('q').focus()")
     browser.keys(*"gpu3")
     assert browser.run("return document.getElementById('n').textContent") == "1 hosts shown"
+
+
+def test_a_thousand_hosts_stay_usable(browser, large):
+    began = time.monotonic()
+    browser.open(large)
+    assert browser.run("return document.querySelectorAll('div[data-host]').length") == 1000
+    opened = time.monotonic() - began
+    assert pictured(browser, "thousand") > 20
+    browser.run("document.getElementById('q').focus()")
+    began = time.monotonic()
+    browser.keys(*"gpu0042")
+    assert browser.run("return document.getElementById('n').textContent") == "1 hosts shown"
+    filtered = time.monotonic() - began
+    print(f"1,000 hosts, {large.stat().st_size >> 10} KiB: open after {opened:.1f} s, filtered after {filtered:.1f} s")
+    assert browser.log() == [] and browser.run("return window.pwned || null") is None
+    assert (opened, filtered) < (60, 60)
+
+
+def test_on_paper_everything_is_unfolded_and_the_tools_are_gone(browser, path):
+    browser.open(path)
+    browser.cdp("Emulation.setEmulatedMedia", media="print", features=[])
+    try:
+        browser.run("window.dispatchEvent(new Event('beforeprint'))")
+        hidden = "const one = document.querySelector('.tools'); return getComputedStyle(one).display"
+        assert browser.run(hidden) == "none"
+        assert browser.run("return document.querySelectorAll('details:not([open])').length") == 0
+        assert pictured(browser, "print") > 20
+    finally:
+        browser.cdp("Emulation.setEmulatedMedia", media="", features=[])
+    assert pages_of(browser) > 5
+
+
+def test_a_thousand_hosts_can_be_printed_and_one_of_them_with_its_evidence(browser, large):
+    browser.open(large)
+    began = time.monotonic()
+    whole = pages_of(browser)
+    print(f"1,000 hosts are {whole} pages, after {time.monotonic() - began:.1f} s")
+    assert 50 < whole < 500
+    assert browser.run("return document.querySelectorAll('details[open]').length") == 0
+    browser.run("document.getElementById('q').focus()")
+    browser.keys(*"gpu0042")
+    assert pages_of(browser) < 30
+    assert browser.run("return document.querySelectorAll('details[open]').length") > 5
 
 
 def test_the_facts_are_there_without_javascript(browser, path):

@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from s3_servers import KEY, SECRET, Server, free_ports
@@ -58,8 +59,23 @@ rgw_rados_pool_pg_num_min = 4
 """
 
 
+class Gateway(Server):
+    """The gateway, which can make other accounts. admin: calls radosgw-admin."""
+
+    def __init__(self, endpoint: str, root: Path, process: subprocess.Popen[bytes], admin: Callable[..., str]) -> None:
+        super().__init__(endpoint, root, process)
+        self.admin = admin
+
+    def account(self, name: str, **more: str) -> dict[str, str]:
+        """The credentials of a new account, which has no right to anything."""
+        keys = {"access_key": name, "secret_key": name[::-1]}
+        given = {"uid": name, "display-name": name, **keys, **more}
+        self.admin("user", "create", *(f"--{key.replace('_', '-')}={value}" for key, value in given.items()))
+        return keys
+
+
 @contextlib.contextmanager
-def gateway(day: int = 4) -> Iterator[Server]:
+def gateway(day: int = 4) -> Iterator[Gateway]:
     """The gateway; day: seconds that stand for one day of a lifecycle rule."""
     for name in ("radosgw", "ceph-mon", "ceph-osd", "ceph"):
         if shutil.which(name) is None:
@@ -112,9 +128,9 @@ def gateway(day: int = 4) -> Iterator[Server]:
         start("ceph-osd", "-f", "-i", 0, "-c", conf)
         until("osd stat", "1 up")
         start("radosgw", "-f", "-n", "client.rgw.t", "-c", conf)
-        admin = ["radosgw-admin", "-c", conf, "-n", "client.rgw.t", "user", "create", "--uid=t", "--display-name=t"]
-        run(*admin, f"--access-key={KEY}", f"--secret-key={SECRET}")
-        server = Server(f"http://127.0.0.1:{s3}", root, started[-1])
+        admin = functools.partial(run, "radosgw-admin", "-c", conf, "-n", "client.rgw.t")
+        server = Gateway(f"http://127.0.0.1:{s3}", root, started[-1], admin)
+        server.account("t", access_key=KEY, secret_key=SECRET, caps="user-policy=*")
         end = time.monotonic() + 120
         while True:
             try:

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 
+import boto3
 import pytest
+from botocore.exceptions import ClientError
 from module_runner import run
 from rgw import gateway
-from s3_servers import block
+from s3_servers import KEY, SECRET, block, client
 
 WEEK = 10080
 TAGS = [{"Key": "a", "Value": "b"}, {"Key": "c", "Value": "d"}]
@@ -123,3 +125,69 @@ def test_the_sweeper_takes_versions_and_markers_of_the_gateway(rgw, tmp_path):
     assert record["exit"] == 0 and (record["deleted"]["versions"], record["deleted"]["markers"]) == (2, 1), record
     left = rgw.client.list_object_versions(Bucket=bucket)
     assert [one["Key"] for one in left["Versions"]] == ["qwen//other"] and not left.get("DeleteMarkers")
+
+
+def allow(rgw, bucket, policy, account, way):
+    """Give an account the printed policy: as the bucket's, or as its own."""
+    if way == "user":
+        iam = boto3.client("iam", endpoint_url=rgw.endpoint, region_name="us-east-1", **credentials(KEY, SECRET))
+        iam.put_user_policy(UserName=account, PolicyName="sweep", PolicyDocument=json.dumps(policy))
+        return
+    for statement in policy["Statement"]:
+        statement["Principal"] = {"AWS": [f"arn:aws:iam:::user/{account}"]}
+    rgw.client.put_bucket_policy(Bucket=bucket, Policy=json.dumps(policy))
+
+
+def credentials(key, secret):
+    return {"aws_access_key_id": key, "aws_secret_access_key": secret}
+
+
+@pytest.fixture(scope="module")
+def restricted(rgw, tmp_path_factory):
+    """For each way to give a policy: a bucket with what is due now, and the sweeper of an account that has no more."""
+    made = {}
+    for way in ("bucket", "user"):
+        bucket, name = rgw.bucket("least"), f"sweeper-{way}"
+        rgw.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+        rgw.put(bucket, block(1), block(1), block(2), "qwen-other/x", "other")
+        rgw.client.delete_object(Bucket=bucket, Key=block(2))
+        rgw.client.create_multipart_upload(Bucket=bucket, Key=block(3))
+        keys = rgw.account(name)
+        sweeper = Sweeper(tmp_path_factory.mktemp(way), rgw, bucket, **keys)
+        policy = json.loads(sweeper.says("policy", sweeper.job))
+        allow(rgw, bucket, policy, name, way)
+        made[way] = (bucket, name, keys, policy, sweeper)
+    time.sleep(61)
+    return made
+
+
+@pytest.mark.parametrize("way", ["bucket", "user"])
+def test_the_printed_policy_is_all_that_a_pass_needs_and_gives_no_more(rgw, restricted, way):
+    bucket, name, keys, policy, sweeper = restricted[way]
+    record = sweeper.passes()
+    gone = {"objects": 1, "versions": 2, "markers": 1, "uploads": 1}
+    assert (record["exit"], record["deleted"]) == (0, gone), record
+    # This server judges a call for several keys by the bucket's own name.
+    (said,) = record["messages"]
+    assert "one by one" in said
+    theirs, outside = client(rgw.endpoint, *keys.values()), [{"Key": "other"}, {"Key": "qwen-other/x"}]
+    for call, more in (
+        (theirs.get_object, {"Key": "other"}),
+        (theirs.delete_object, {"Key": "other"}),
+        (theirs.delete_objects, {"Delete": {"Objects": outside}}),
+        (theirs.put_object, {"Key": block(4), "Body": b""}),
+        (theirs.list_objects_v2, {}),
+        (theirs.list_object_versions, {"Prefix": "other"}),
+        (theirs.delete_bucket, {}),
+    ):
+        with pytest.raises(ClientError, match="AccessDenied"):
+            call(Bucket=bucket, **more)
+    # With that name beside the keys the call is let through, and its keys are judged one by one.
+    delete = policy["Statement"][-1]
+    delete["Resource"] = [delete["Resource"], f"arn:aws:s3:::{bucket}"]
+    allow(rgw, bucket, policy, name, way)
+    rgw.put(bucket, block(5))
+    answer = theirs.delete_objects(Bucket=bucket, Delete={"Objects": [*outside, {"Key": block(5)}]})
+    assert [one["Code"] for one in answer["Errors"]] == ["AccessDenied"] * 2, answer
+    assert [one["Key"] for one in answer["Deleted"]] == [block(5)]
+    assert set(rgw.keys(bucket)) == {"other", "qwen-other/x"}

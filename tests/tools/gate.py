@@ -76,7 +76,7 @@ REST = [
     Stage("ee", 60, ["ee"]),
     *(Stage(f"sanity {core}", 360, ["sanity", f"CORE={core}"]) for core in ("2.17", "2.18", "2.20", "2.21")),
     Stage("incumbent", 120, ["incumbent"]),
-    Stage("rgw", 300, ["rgw"]),
+    Stage("rgw", 400, ["rgw"]),
     Stage("buckets", 300, ["buckets"]),
     Stage("boto-old", 300, ["boto-old"]),
     Stage("bucket-host", 1200, ["bucket-host"]),

@@ -17,6 +17,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     datamap,
     evidence_host,
     evidence_tier,
+    judge_tier,
     namespaces,
     posture,
 )
@@ -129,7 +130,7 @@ def evidence():
 
 
 def judge(given):
-    return {result["control"]: result for result in controls.judge(given)}
+    return {result["control"]: result for result in judge_tier.judge(given)}
 
 
 VIEW = ContainerView(88, UID, "python3", "docker-x.scope", "0123456789ab", "/kv", False, True)
@@ -204,7 +205,7 @@ def test_encryption_that_no_host_can_see_is_shown_as_declared_and_ends(until, ch
 
 
 def test_results_are_plain_json_on_one_line():
-    for result in controls.judge(evidence()):
+    for result in judge_tier.judge(evidence()):
         json.dumps(result)
         assert "\n" not in result["message"]
         assert result["evidence"]
@@ -668,7 +669,7 @@ def test_stores_without_files_have_nothing_to_judge_on_their_host(tmp_path):
 
 def test_a_tier_that_left_the_map_is_audited_from_the_installed_one(tier_path, tmp_path, monkeypatch):
     old = _document(tier_path)
-    monkeypatch.setattr(evidence_host, "installed_map", lambda path: (old, None))
+    monkeypatch.setattr(datamap, "installed_map", lambda path: (old, None))
     found = controls.audit(datamap.normalise([], "gpu1"), map_path="ignored")
     assert [result["status"] for result in found["results"] if result["control"] == "KV-01"] == ["fail"]
     assert len(of_chat(found)) == len(JUDGED)

@@ -26,9 +26,9 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     offload_found,
     offload_plan,
     posture,
-    prefixprobe,
     state,
     tables,
+    tokenizer,
 )
 from ansible_collections.llmhost.hardening.plugins.module_utils.s3 import document, listing, sweep_state
 from ansible_collections.llmhost.hardening.plugins.module_utils.salt import engine as salt_engine
@@ -334,7 +334,7 @@ def test_an_engine_that_answers_nonsense_is_said_to(head, answer):
     thread.start()
     with server:
         with pytest.raises(ValueError) as error:
-            prefixprobe.tokenize(f"http://127.0.0.1:{port}/tokenize", "text", None)
+            tokenizer.tokenize(f"http://127.0.0.1:{port}/tokenize", "text", None)
         assert told(error.value)
         assert salt_engine.version_of(f"127.0.0.1:{port}") is None
         thread.join(10)

@@ -14,11 +14,11 @@ import sys
 import pytest
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
-    controls,
     datamap,
     discovery,
     evidence_engine,
     judge_engine,
+    judge_tier,
     offload_found,
     offload_model,
     offload_render,
@@ -159,7 +159,7 @@ def test_a_peer_tier_is_audited_by_its_engines_although_it_has_no_directory():
 
     def audited(*processes):
         host = Host(0.0, 1440, True, processes, True, None, None, document["tiers"])
-        return {one["control"]: one for one in controls._audit_tier(document["tiers"][0], host, 0.0)}
+        return {one["control"]: one for one in judge_tier.audit_tier(document["tiers"][0], host, 0.0)}
 
     assert {one["status"] for one in audited().values()} == {"not_applicable"}
     found = audited(process)

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import os
 import pathlib
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -80,3 +82,16 @@ def test_docs_describe_every_control():
     text = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "controls.md").read_text()
     for name, control in controls.CONTROLS.items():
         assert f"## {name} {control.title}" in text
+
+
+def test_a_host_without_tiers_does_not_pay_for_the_judges_of_tiers():
+    # A module is compiled anew on each host, and that is most of what an audit of a large fleet costs.
+    code = (
+        "import sys; from ansible_collections.llmhost.hardening.plugins.module_utils.kv import controls, datamap;"
+        "controls.audit(datamap.normalise([], 'gpu1'), map_path='/none', found={});"
+        "print(*(name.rpartition('.')[2] for name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"controls", "judge_found", "history"} < (loaded := set(done.stdout.split()))
+    heavy = {"judge_tier", "evidence_tier", "walk", "expiry", "encryption", "devices", "offload_judge", "client"}
+    assert not loaded & heavy

@@ -392,6 +392,23 @@ def test_a_store_that_deletes_one_object_a_call_is_served_so():
     assert record["deleted"]["objects"] == 1
 
 
+def test_where_only_the_call_for_several_is_refused_they_go_one_by_one_and_the_pass_says_so():
+    contents = [entry(key(number), 9999) for number in range(600)]
+    bucket = FakeBucket(ListObjectsV2=[{"Contents": contents}], DeleteObjects=DENIED)
+    record = swept(bucket)
+    assert (record["deleted"]["objects"], record["errors"], record["complete"]) == (600, {}, True)
+    (message,) = record["messages"]
+    assert "no right" in message and "one by one" in message
+
+
+def test_where_single_deletions_are_refused_too_the_pass_ends_and_tries_no_more():
+    contents = [entry(key(number), 9999) for number in range(200)]
+    bucket = FakeBucket(ListObjectsV2=[{"Contents": contents}], DeleteObjects=DENIED, DeleteObject=DENIED)
+    with pytest.raises(S3Error, match="no right"):
+        swept(bucket)
+    assert sum(name == "DeleteObject" for name, _more in bucket.calls) == sweep.MAX_TRIED
+
+
 def test_a_clock_that_is_off_deletes_nothing():
     bucket = FakeBucket(ListObjectsV2=[{"Contents": [entry(key(1), 9999)]}])
     with pytest.raises(sweep.ClockJumped, match="NTP"):

@@ -311,6 +311,13 @@ def test_what_is_not_live_safe_refuses_under_a_running_engine_and_expires_when_i
     assert discovery.live_gate(tier, unknown).allowed is (None if name == "vllm_fs" else name in LIVE)
 
 
+def test_a_release_that_is_known_to_be_unsafe_is_named_before_one_that_nobody_knows():
+    tier = {"name": "x", "store": "vllm_fs", "services": ["engine.service"], "path": "/srv/x"}
+    found = [discovery.Found(1, "a.service", None, "nobody could tell"), discovery.Found(2, "b.service", "0.27.0", "x")]
+    gate = discovery.live_gate(tier, found)
+    assert gate.allowed is False and "0.27.0" in gate.reason
+
+
 def test_a_level_knows_no_names_but_its_own():
     level = Dir()
     assert level.dir_for("x") is None and level.file_for("x") is None

@@ -90,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true")
     command.add_argument("--metrics", metavar="FILE", help="also write Prometheus text there")
     command.add_argument("--max-seconds", type=float, default=60, metavar="N", help="bound of all walks together")
+    command.add_argument("--full", action="store_true", help="walk through large tiers too, whatever is on record")
     command.add_argument(
         "--waivers", default=datamap.WAIVERS, metavar="FILE", help="accepted findings (default %(default)s)"
     )

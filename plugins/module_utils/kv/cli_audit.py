@@ -44,7 +44,8 @@ def audit(document: Document, options: argparse.Namespace) -> int:
     past = history.read() if own else None
     found = tiers_found.look() if own else None
     waivers = _waivers(options.waivers)
-    result = controls.audit(document, now, waivers, options.max_seconds, options.map, past=past, found=found)
+    given = {"past": past, "found": found, "full": options.full}
+    result = controls.audit(document, now, waivers, options.max_seconds, options.map, **given)
     if own:
         _remember(document, result)
     if options.metrics:

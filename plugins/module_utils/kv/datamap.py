@@ -312,6 +312,14 @@ def load(path: str = PATH) -> Document:
         raise MapError([Problem("-", "-", path, str(error), "write it again with the harden playbook")]) from error
 
 
+def installed_map(path: str) -> tuple[Document | None, str | None]:
+    """The data map that the host's jobs read, or why there is none."""
+    try:
+        return load(path), None
+    except MapError as error:
+        return None, error.problems[0].reason
+
+
 # States of a tier whose blocks are kept to its retention.
 _LIVING = ("present", "vanished")
 _GIVE_UP = (

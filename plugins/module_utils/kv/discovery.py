@@ -330,12 +330,12 @@ class Gate:
 
 
 def live_gate(tier: Tier, found: Sequence[Found]) -> Gate:
-    """Judge deletion under the engines that run now; the lowest version decides, an unknown one is a no."""
+    """Judge deletion under the engines that run now; one that is known to be unsafe decides, an unknown one is a no."""
     store = STORES[tier["store"]]
     if not found:
         return Gate(True, "no engine of the tier is running", None, "no process")
     judged = [(live_safe(store, entry.version), entry) for entry in found]
-    for verdict in (None, False):
+    for verdict in (False, None):
         for answer, entry in judged:
             if answer is verdict:
                 return Gate(verdict, _no(tier, entry, verdict), entry.version, entry.source)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import datamap, fsio
+from . import fsio
 from .encryption import Roots
 from .mapkeys import within
 from .system import is_template
@@ -224,11 +224,3 @@ def cron(tier: str, processes: Sequence[Any] | None, roots: Roots | None = None)
     """Cron as it concerns a tier. processes: those of discovery.processes(), None if they cannot be seen."""
     running = any(one.comm in _CRON_NAMES and one.uid == 0 for one in processes) if processes is not None else None
     return Cron(running, cron_file_problem(tier, (roots or Roots()).etc))
-
-
-def installed_map(path: str) -> tuple[datamap.Document | None, str | None]:
-    """The data map that the host's jobs read, or why there is none."""
-    try:
-        return datamap.load(path), None
-    except datamap.MapError as error:
-        return None, error.problems[0].reason

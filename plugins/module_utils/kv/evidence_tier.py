@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +22,7 @@ from . import (
     evidence_names,
     evidence_ports,
     evidence_spill,
+    expiry,
     fsio,
     namespaces,
     posture,
@@ -33,6 +36,8 @@ from .stores import STORES
 from .units import has_own_volume
 
 FOREIGN_NAMES = 10
+# A tier of more blocks, whose last full pass is on record and young enough, is only looked into for so long.
+LARGE, LOOK_SECONDS = 50_000, 0.5
 
 
 @dataclass
@@ -138,13 +143,12 @@ class Evidence:
         return next((one for one in tiers if one["name"] == self.tier["name"]), None)
 
 
-def host_facts(document: Document, now: float, map_path: str) -> Host:
-    """What the audit reads about the host, once. map_path: the data map that is installed."""
+def host_facts(document: Document, now: float, installed: Document | None, problem: str | None) -> Host:
+    """What the audit reads about the host, once. installed: the data map there, or problem: why there is none."""
     try:
         processes: Sequence[discovery.Process] | None = discovery.processes()
     except OSError:
         processes = None
-    installed, problem = evidence_host.installed_map(map_path)
     return Host(
         now=now,
         prompt_log_minutes=document["prompt_log_retention_minutes"],
@@ -201,6 +205,18 @@ def policy_of(tier: Tier) -> walk.Policy:
     return walk.Policy(late * 60, tier["tmp_grace_minutes"] * 60, tier["dir_grace_minutes"] * 60)
 
 
+def full_pass(record: dict[str, Any] | None, tier: Tier, now: float) -> bool:
+    """Can the record stand in for a walk, since its last full pass is no older than declared?
+
+    The passes since then read what changed; a chmod, which changes no directory, is seen by a full one alone.
+    """
+    if not record or record["measured"] is None or record["last_full"] is None or record["exit"] == expiry.ERRORS:
+        return False
+    # It is due after so many hours, begins with the next run and takes its time.
+    limit = tier["full_pass_hours"] * 3600 + tier["expire_every_minutes"] * 60 + expiry.MAX_SECONDS
+    return bool(0 <= now - record["last_full"] <= limit)
+
+
 def survey_tier(tier: Tier, owner: int, now: float, deadline: float | None) -> Tree:
     """Walk through a tier's files. deadline: in time.monotonic() seconds."""
     store = STORES[tier["store"]]
@@ -213,8 +229,13 @@ def survey_tier(tier: Tier, owner: int, now: float, deadline: float | None) -> T
         return Tree(error=str(error))
 
 
-def collect(tier: Tier, host: Host, deadline: float | None = None, roots: Roots | None = None) -> Evidence:
-    """All evidence about one tier with files. deadline: when the walk has to end, in time.monotonic() seconds."""
+def collect(
+    tier: Tier, host: Host, deadline: float | None = None, roots: Roots | None = None, full: bool = False
+) -> Evidence:
+    """All evidence about one tier with files. deadline: when the walk has to end, in time.monotonic() seconds.
+
+    full: walk through a large tier too, whatever is on record.
+    """
     roots = roots or Roots()
     path = tier["path"]
     place = posture.look(path)
@@ -257,7 +278,10 @@ def collect(tier: Tier, host: Host, deadline: float | None = None, roots: Roots 
     bare = {view.pid for view in apart if view.bare}
     views = (look_as(one, place, evidence.storage.device, roots) for one in processes if one.pid not in bare)
     evidence.views = [view for view in views if view is not None]
-    evidence.tree = survey_tier(tier, evidence.owner, host.now, deadline)
+    known = evidence.record
+    short = known is not None and not full and known["blocks"] > LARGE and full_pass(known, tier, host.now)
+    look = min(deadline or math.inf, time.monotonic() + LOOK_SECONDS) if short else deadline
+    evidence.tree = survey_tier(tier, evidence.owner, host.now, look)
     evidence.dead = look_for_dead(evidence, deadline)
     return evidence
 

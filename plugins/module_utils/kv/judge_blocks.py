@@ -51,6 +51,7 @@ def no_readable_block(evidence: Evidence) -> Verdict:
             block_bytes=record["block_bytes"],
             loose=max(record["loose"], survey.loose if survey else 0),
         )
+        parts.note("by the full pass of %d min ago" % (facts["pass_age_seconds"] // 60))
     judged = seen_whole(evidence)
     files = sum(facts[key] or 0 for key in ("blocks", "temps", "configs"))
     if judged or survey is not None:

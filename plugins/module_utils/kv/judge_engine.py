@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from . import discovery, offload_found, offload_judge, offload_render
+from . import discovery, offload_found
 from .datamap import Tier
 from .evidence_engine import Running
 from .judge import FAIL, NOT_APPLICABLE, Parts, Verdict
@@ -25,6 +25,9 @@ def _vllm(running: Running, tiers: Sequence[Tier], records: Sequence[dict[str, A
     settings = offload_found.settings_of(running.words, running.config)
     if not settings.offloads:
         return None
+    # The largest part of what judges, and only for vLLM.
+    from . import offload_judge, offload_render
+
     record = _declared(running, records)
     modules = record.get("allow_modules")
     engine = Engine(

@@ -6,24 +6,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from .evidence_tier import Evidence
-from .expiry import ERRORS, MAX_SECONDS
+from .evidence_tier import Evidence, full_pass
 
 
 def last_pass(evidence: Evidence) -> dict[str, Any] | None:
-    """The record of complete passes that can stand in for a walk: the last full one is no older than declared.
-
-    The passes since then read what changed; a chmod, which changes no directory, is seen by a full one alone.
-    """
-    record, tier = evidence.record, evidence.tier
+    """The record of complete passes, where it can stand in for a walk and has to."""
     if evidence.tree.complete or evidence.tree.error:
         return None
-    if not record or record["measured"] is None or record["last_full"] is None or record["exit"] == ERRORS:
-        return None
-    age = evidence.host.now - record["last_full"]
-    # It is due after so many hours, begins with the next run and takes its time.
-    limit = tier["full_pass_hours"] * 3600 + tier["expire_every_minutes"] * 60 + MAX_SECONDS
-    return record if 0 <= age <= limit else None
+    return evidence.record if full_pass(evidence.record, evidence.tier, evidence.host.now) else None
 
 
 def seen_whole(evidence: Evidence) -> bool:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import os
 import re
@@ -193,8 +192,8 @@ def _name(value: Any) -> str:
 
 def _store(value: Any) -> str:
     if not isinstance(value, str) or value not in STORES:
-        near = difflib.get_close_matches(value[:60], list(STORES), n=1) if isinstance(value, str) else []
-        hint = f"did you mean {near[0]}? " if near else ""
+        near = _nearest(value, list(STORES))
+        hint = f"did you mean {near}? " if near else ""
         raise _wrong(f"unknown store {show(value)}", "{}known stores: {}".format(hint, ", ".join(sorted(STORES))))
     return value
 
@@ -295,10 +294,17 @@ def _prefix(value: Any) -> str:
     return value
 
 
+def _nearest(word: Any, known: Sequence[str]) -> str | None:
+    # Of a mistake only, so read only then.
+    import difflib
+
+    return next(iter(difflib.get_close_matches(word[:60], known, n=1)), None) if isinstance(word, str) else None
+
+
 def unknown_key_fix(key: Any, known: Sequence[str]) -> str:
     """What to write instead of a key that does not exist."""
-    near = difflib.get_close_matches(key[:60], known, n=1) if isinstance(key, str) else []
-    return f"did you mean {near[0]}" if near else "known keys: {}".format(", ".join(known))
+    near = _nearest(key, known)
+    return f"did you mean {near}" if near else "known keys: {}".format(", ".join(known))
 
 
 def _unknown(value: dict[Any, Any], known: Sequence[str], where: str) -> list[Mistake]:

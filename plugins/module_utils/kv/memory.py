@@ -14,13 +14,6 @@ from typing import Any
 from . import discovery, evidence_engine
 from .judge import NOT_APPLICABLE, Parts, Verdict
 
-PREFIX = "shm:"
-
-
-def name_of(entry: dict[str, Any]) -> str:
-    """What its results are called; `:` stands in no tier's name."""
-    return PREFIX + str(entry["service"])
-
 
 def audit(
     entry: dict[str, Any],

@@ -124,8 +124,19 @@ def _assigned(words: Any, wanted: re.Pattern[str] = ENVIRONMENT) -> dict[str, st
     return {name: value for name, value in pairs if wanted.fullmatch(name)}
 
 
+def _drop_ins(root: str) -> dict[str, dict[str, str]]:
+    """The drop-ins of each unit by file name: of several directories the one that systemd takes."""
+    found: dict[str, dict[str, str]] = {}
+    for place in reversed(_UNITS):
+        for path in _glob(root, f"{place}/*.service.d/*.conf"):
+            unit, name = path.split("/")[-2:]
+            found.setdefault(unit[: -len(".d")], {})[name] = path
+    return found
+
+
 def _units(root: str) -> Iterator[Source]:
     seen = set()
+    all_drop_ins = _drop_ins(root)
     for directory in _UNITS:
         for path in _glob(root, f"{directory}/*.service"):
             name = os.path.basename(path)
@@ -135,10 +146,7 @@ def _units(root: str) -> Iterator[Source]:
             text = text_of(path, root)
             if text is None:
                 continue
-            parts = {}
-            for place in reversed(_UNITS):
-                for drop_in in _glob(root, f"{place}/{glob.escape(name)}.d/*.conf"):
-                    parts[os.path.basename(drop_in)] = drop_in
+            parts = all_drop_ins.get(name, {})
             chosen = [parts[key] for key in sorted(parts)]
             whole = "\n".join([text, *(text_of(one, root) or "" for one in chosen)])
             yield from _unit(name, path, whole, root)

@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from . import devices
 from .datamap import Tier, mapper_name
 
 # First line of every unit file and drop-in of ours: only files that begin with it are ever changed or removed.
@@ -115,6 +114,9 @@ def crypttab_line(tier: Tier) -> str:
     Ephemeral: a key of /dev/urandom that no one ever sees and a new file system at each boot; on a device behind its
     header.
     """
+    # Not what a host without a volume of ours, and its audit, should have to read.
+    from . import devices
+
     volume = tier["volume"]
     if volume["key"] == "ephemeral":
         key, options = "/dev/urandom", [CRYPT_OPTIONS, "tmp=" + volume["fstype"]]

@@ -49,8 +49,10 @@ color:var(--fg)}
 --accent:#0b57a4}
 body{font-size:10pt}header,main,footer{max-width:none;padding:0}.tools,.skip{display:none!important}
 .scroll{overflow:visible;border:0}tr,summary{break-inside:avoid}
-details{content-visibility:visible;border:0}details::details-content{content-visibility:visible;height:auto}
-details:not([open])>*{display:revert}thead{display:table-header-group}}
+details{border:0}thead{display:table-header-group}
+:root:not(.many) details{content-visibility:visible}
+:root:not(.many) details::details-content{content-visibility:visible;height:auto}
+:root:not(.many) details:not([open])>*{display:revert}}
 """
 
 SCRIPT = """
@@ -68,6 +70,7 @@ count.textContent=Object.keys(shown).length+' hosts shown';
 }
 text.addEventListener('input',apply);state.addEventListener('change',apply);apply();
 window.addEventListener('beforeprint',function(){
-document.querySelectorAll('details').forEach(function(one){one.open=true;});});
+if(root.classList.contains('many')&&document.querySelectorAll('div[data-host]:not([hidden])').length>100){return;}
+document.querySelectorAll('div[data-host]:not([hidden]) details').forEach(function(one){one.open=true;});});
 })();
 """

@@ -19,7 +19,7 @@ from .plots import duration, growth, histogram, size
 _WORDS = {"pass": "pass", "fail": "FAIL", "unknown": "unknown", "not_applicable": "n/a", "waived": "waived", "": "-"}
 _MARKS = {"pass": "✓", "fail": "✗", "unknown": "?", "waived": "w", "not_applicable": "·"}
 _MAX_EVIDENCE = 4000
-# Above this many hosts the evidence of what passes stands in report.json alone.
+# Above this many hosts the evidence of what passes stands in report.json alone, and paper has only what is unfolded.
 _FULL_HOSTS = 100
 
 
@@ -185,7 +185,9 @@ def _plots(host: Mapping[str, Any]) -> str:
     for tier in host["tiers"]:
         drawn = histogram(tier["ages"], tier["limit_seconds"])
         if drawn:
-            parts.append(f"<div><h3>Age of blocks in {_text(tier['name'])}</h3>{drawn}</div>")
+            looked, known = sum(count for _bound, count in tier["ages"]), tier["blocks"] or 0
+            share = f", {looked} of {known} looked at" if looked < known else ""
+            parts.append(f"<div><h3>Age of blocks in {_text(tier['name'])}{share}</h3>{drawn}</div>")
     drawn = growth(host["history"], host["gaps"])
     if drawn:
         parts.append(f"<div><h3>Growth over {len(host['history'])} audits</h3>{drawn}</div>")
@@ -300,7 +302,10 @@ def render(report: Mapping[str, Any]) -> str:
     ]
     lost = [f"{ids.link(host['name'])}: {_not_audited(host)}" for host in hosts if host["state"] != AUDITED]
     legend = "; ".join(f"{_text(one['control'])} {_text(one['title'])}" for one in report["controls"])
-    note = "" if full else "The evidence of what passes is in report.json."
+    note = (
+        "The evidence of what passes is in report.json. On paper hosts are unfolded once the filter shows 100 or fewer."
+    )
+    note = "" if full else note
     policy = f"default-src 'none'; style-src '{_hash(STYLE)}'; script-src '{_hash(SCRIPT)}'; base-uri 'none'"
     sections: list[tuple[str, Callable[[], str], str]] = [
         ("Data map", lambda: _map(report, ids), "Where KV state is, and how old the oldest of it."),
@@ -314,7 +319,7 @@ def render(report: Mapping[str, Any]) -> str:
     body += _section("History", _history(report, ids), "A gap is two hours or more without an audit.")
     body += _section("Evidence and remedies", "".join(_host(host, ids, full) for host in hosts), note)
     return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<!DOCTYPE html>\n<html lang="en"{"" if full else " class=many"}><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="referrer" content="no-referrer">'

@@ -24,6 +24,8 @@ BATCH = 250
 WORKERS = 8
 MAX_SKEW = 3600
 MAX_MESSAGES = 20
+# Where a whole batch is refused: so many alone show whether the right is missing.
+MAX_TRIED = 5
 # A record of how far the pass came is written that often.
 SAVE_SECONDS = 30.0
 
@@ -68,6 +70,7 @@ class Sweep:
         self.kinds: list[str] = []
         self.running: set[Future[Result]] = set()
         self.single = False
+        self.refusal: S3Error | None = None
 
     def run(self) -> None:
         """The whole pass; S3Error, ClockJumped or TimeUp end it early, with the record filled so far."""
@@ -86,6 +89,8 @@ class Sweep:
                 self._uploads(asked)
             finally:
                 self._drain(0)
+                if self.refusal is not None:
+                    self.message(f"several objects in one call: {self.refusal} They went one by one, which is slow.")
         self.record["complete"] = True
 
     def _versioned(self) -> bool:
@@ -211,6 +216,7 @@ class Sweep:
 
     def _delete(self, batch: list[Entry], kinds: list[str]) -> Result:
         """Delete a batch, in a thread: what it was, whether each entry went, and codes of errors."""
+        refusal = None
         if not self.single:
             try:
                 parsed = self.bucket.call("DeleteObjects", Delete={"Objects": batch, "Quiet": True}).parsed
@@ -218,10 +224,10 @@ class Sweep:
                 went = [(entry["Key"], entry.get("VersionId", "")) not in lost for entry in batch]
                 return kinds, went, [str(one.get("Code") or "unknown") for one in lost.values()]
             except S3Error as error:
-                if error.kind != errors.UNSUPPORTED:
+                # Some stores delete one object a call only, some judge the call by the bucket instead of by its keys.
+                if error.kind not in (errors.UNSUPPORTED, errors.DENIED):
                     raise
-                # Some stores delete one object a call only.
-                self.single = True
+                refusal = error
         went, failed = [], []
         for entry in batch:
             try:
@@ -232,6 +238,14 @@ class Sweep:
                     raise
                 went.append(False)
                 failed.append(error.code or error.kind)
+            if refusal is not None and refusal.kind == errors.DENIED and not any(went) and len(went) == MAX_TRIED:
+                break
+        if refusal is not None:
+            if refusal.kind == errors.DENIED:
+                if not any(went):
+                    raise refusal
+                self.refusal = refusal
+            self.single = True
         return kinds, went, failed
 
     def _count(self, kinds: list[str], went: list[bool], failed: list[str]) -> None:
