@@ -35,11 +35,11 @@ class Host:
             (site / f"{dist}-{version}.dist-info").mkdir()
         return self.root / name
 
-    def process(self, pid, *cmdline, unit="vllm.service", uid=UID, mapped=(), exe=None, age=None, comm="python3"):
+    def process(self, pid, *cmdline, unit="vllm.service", uid=UID, mapped=(), exe=None, age=-10, comm="python3"):
         base = self.proc / str(pid)
         base.mkdir()
         # Started in the future, unless told otherwise: after everything that the test made.
-        since_boot = time.clock_gettime(time.CLOCK_BOOTTIME) + (10 if age is None else -age)
+        since_boot = time.clock_gettime(time.CLOCK_BOOTTIME) - age
         (base / "status").write_text(f"Name:\t{comm}\nUmask:\t0022\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
         fields = ["S", *["0"] * 18, str(int(since_boot * TICKS)), *["0"] * 30]
         (base / "stat").write_text(f"{pid} ({comm}) {' '.join(fields)}\n")

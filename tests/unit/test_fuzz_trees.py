@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from store_trees import TREES
 from test_fuzz import TIMES, how
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv.stores import STORES
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.stores import CONFIG, STORES, Dir
 
 OLD = time.time() - 10 * 86400
 WORDS = sorted({part for tree in TREES.values() for path in tree.files() for part in path.split("/")})
@@ -27,15 +27,16 @@ TAILS = [".tmp", "\n", " ", ".1", "\u202e", "\x1b[2J"]
 # Names as they come, names of blocks with something wrong, and bytes that are no text.
 NAMES = st.one_of(
     st.sampled_from(WORDS),
-    st.builds(
-        lambda word, tail: word + tail, st.sampled_from(WORDS), st.sampled_from([".tmp", "\n", " ", ".1", "\u202e"])
-    ),
+    st.builds(lambda word, tail: word + tail, st.sampled_from(WORDS), st.sampled_from(TAILS)),
     st.builds(lambda word, at: word[:at] + word[at + 1 :] or "x", st.sampled_from(WORDS), st.integers(0, 30)),
     st.binary(min_size=1, max_size=30).map(os.fsdecode),
     st.sampled_from(["a" * 255, "-rf", "*", "$(id)", "\\x41", "CACHEDIR.TAG", "lost+found", "config.json"]),
 ).filter(lambda name: name not in (".", "..") and "/" not in name and "\0" not in name and len(os.fsencode(name)) < 256)
 KINDS = st.sampled_from(["file", "file", "file", "link", "loop", "fifo", "socket", "directory", "sparse", "closed"])
-ENTRIES = st.lists(st.tuples(st.lists(NAMES, min_size=1, max_size=7), KINDS, st.booleans()), max_size=12)
+PLACES = st.lists(NAMES, min_size=1, max_size=7)
+# Beside the engine's own files, under a name that is nearly theirs or theirs: which file, what is behind its name.
+BESIDE = st.tuples(st.integers(0, 99), st.sampled_from(["", "", "", *TAILS]))
+ENTRIES = st.lists(st.tuples(st.one_of(PLACES, BESIDE, BESIDE), KINDS, st.booleans()), max_size=12)
 
 
 def put(root: Path, names: list[str], kind: str, outside: Path) -> Path | None:
@@ -62,6 +63,19 @@ def put(root: Path, names: list[str], kind: str, outside: Path) -> Path | None:
     return None
 
 
+def may_go(level: Dir, names: list[str], is_dir: bool) -> bool:
+    """Whether the registry calls it a block, a temporary or a directory that is pruned, at that place."""
+    if len(names) > 1:
+        return any(
+            may_go(below, names[1:], is_dir)
+            for below in level.dirs
+            if below.pattern and below.pattern.fullmatch(names[0])
+        )
+    if is_dir:
+        return any(below.prune and below.pattern and below.pattern.fullmatch(names[0]) for below in level.dirs)
+    return any(file.kind != CONFIG and file.pattern.fullmatch(names[0]) for file in level.files)
+
+
 def listing(root: Path) -> set[str]:
     return {os.path.join(at, name) for at, names, files in os.walk(root) for name in names + files}
 
@@ -80,7 +94,9 @@ def test_a_hostile_tree_is_counted_and_only_blocks_ever_go(tmp_path_factory, sto
     block.write_bytes(TREES[store].magic + b"block")
     block.chmod(0o600)
     os.utime(block, (OLD, OLD))
-    for names, kind, old in entries:
+    known = sorted(TREES[store].files())
+    for place, kind, old in entries:
+        names = [known[place[0] % len(known)] + place[1]] if isinstance(place, tuple) else place
         path = put(root, names, kind, outside)
         if path is not None and old:
             with contextlib.suppress(OSError):
@@ -97,6 +113,9 @@ def test_a_hostile_tree_is_counted_and_only_blocks_ever_go(tmp_path_factory, sto
         texts = strings(answer)
         assert not [text for text in texts if "Traceback" in text or not text.replace("\n", "").isprintable()]
     gone = before - listing(root)
-    assert all(stat.S_ISREG(kinds[path]) or stat.S_ISDIR(kinds[path]) or stat.S_ISLNK(kinds[path]) for path in gone)
+    layout = STORES[store].layout
+    for path in gone:
+        assert stat.S_ISREG(kinds[path]) or stat.S_ISDIR(kinds[path]), path
+        assert layout and may_go(layout, os.path.relpath(path, root).split("/"), stat.S_ISDIR(kinds[path])), path
     assert str(block) in gone or not STORES[store].live or "msg" in done, done
     assert (outside / "precious").read_bytes() == b"x"

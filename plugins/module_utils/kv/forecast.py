@@ -18,7 +18,7 @@ from .standing import span
 from .stores import STORES, parse_version
 from .survey import Policy
 
-NEVER, WHEN_NEEDED = "never", "when_needed"
+WHEN_NEEDED = "when_needed"
 # One look at all caches together; a larger one is counted as far as that goes.
 MAX_SECONDS = 20.0
 

@@ -18,7 +18,6 @@ import hashlib
 import os
 import struct
 import zlib
-from typing import NamedTuple
 
 from . import fsio
 
@@ -28,30 +27,14 @@ RACY_NS = 2_000_000_000
 _MAGIC = b"llmhost-index 1\n"
 _HEADER = struct.Struct("<QQI")  # device of the tier, inode of the top directory, number of units
 _UNIT = struct.Struct("<HII")  # bytes of the unit's name, number of leaves, bytes of their names
-_LEAF = struct.Struct("<QqqIQdd")  # the fields of Leaf
+_LEAF = struct.Struct("<QqqIQdd")  # Fields
 pack_leaf = _LEAF.pack
 _MAX_SHARD = 256 << 20
-
-
-class Leaf(NamedTuple):
-    """One leaf as it was read, with nothing in it but blocks that are as they should be.
-
-    mtime, ctime: of the directory, in nanoseconds; size: bytes of its blocks; oldest, newest: mtime of a block, in
-    seconds since the epoch, infinite where there is none.
-    """
-
-    inode: int
-    mtime: int
-    ctime: int
-    blocks: int
-    size: int
-    oldest: float
-    newest: float
-
-
 # A name has no slash: what is joined by it comes apart again.
 _SEPARATOR = "/"
-# Leaves come from disk as plain tuples: making a million objects of them would cost more than reading them.
+# A leaf with nothing in it but blocks as they should be: inode, mtime and ctime of the directory (nanoseconds), number
+# and bytes of its blocks, mtimes of the oldest and the newest (seconds, infinite where there is none). Plain tuples:
+# making a million objects would cost more than reading them.
 Fields = tuple[int, int, int, int, int, float, float]
 
 
@@ -83,7 +66,7 @@ def packed_leaves(data: bytes) -> dict[str, bytes]:
 
 
 def decode_unit(data: bytes) -> dict[str, Fields]:
-    """The same with the fields of Leaf."""
+    """The same, unpacked."""
     keys, fields = _parts(data)
     return dict(zip(keys, _LEAF.iter_unpack(fields)))
 
