@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.llmhost.hardening.plugins.module_utils.kv import datamap, devices, drift, luks, system, units
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
+    datamap,
+    devices,
+    drift,
+    luks,
+    system,
+    units,
+    volume,
+)
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.devices import Device, Signature
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.luks import KeyFile
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv.system import HostError
@@ -303,6 +311,19 @@ def test_a_volume_whose_key_is_lost_is_not_formatted() -> None:
 def test_no_key_is_in_any_argument() -> None:
     words = luks.format_command(tier("keyfile"))
     assert words[words.index("--key-file") + 1] == "/srv/keys/chat.key" and words[-1] == "{}"
+
+
+@pytest.mark.parametrize("key", [{"key": "keyfile"}, {"key": "tpm2", "tpm2_pcrs": [7]}, {"key": "ephemeral"}])
+def test_a_volume_that_was_never_open_is_looked_at(monkeypatch: pytest.MonkeyPatch, key: dict[str, Any]) -> None:
+    of = tier(**key)
+    monkeypatch.setattr(system, "read_file", lambda _path: b"")
+    monkeypatch.setattr(system, "mapper", lambda _name: None)
+    monkeypatch.setattr(system, "show", lambda _units, _properties: {units.cryptsetup_unit(of): {}})
+    monkeypatch.setattr(devices, "look", lambda _tier, _tables=(): EMPTY)
+    monkeypatch.setattr(luks, "look", lambda _tier: KeyFile(False, True, 0, True, ""))
+    seen = volume.look(of, ())
+    assert seen.mapper is None and seen.table is None and not seen.flags_differ
+    assert "open llmhost_chat" in " ".join(volume.steps(of, seen))
 
 
 def test_a_persistent_file_system_is_made_on_an_empty_mapping_only(monkeypatch: pytest.MonkeyPatch) -> None:

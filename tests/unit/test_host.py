@@ -251,6 +251,37 @@ def test_a_writer_without_the_drop_ins_effect_is_pending(
         assert list(found) == ["vllm.service"] and words in found["vllm.service"][0]
 
 
+@pytest.mark.parametrize(
+    ("began", "mounted", "ended", "state", "pending"),
+    [
+        (5, 9, 10, "failed", True),
+        # Failed before there was a volume, started again since, ended by its operator, still at work.
+        (5, 9, 8, "failed", False),
+        (9, 8, 10, "failed", False),
+        (5, 9, 10, "inactive", False),
+        (5, 9, 0, "active", False),
+        (5, 0, 10, "failed", False),
+    ],
+)
+def test_a_writer_that_failed_because_its_directory_was_closed_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, began: int, mounted: int, ended: int, state: str, pending: bool
+) -> None:
+    of = document("chat", volume={"backend": "dmcrypt", "source": {"file": "/var/lib/llmhost/chat.img", "size": "64M"}})
+    mount = units.mount_unit(of["tiers"][0]["path"])
+    monkeypatch.setattr(access.discovery, "of_services", lambda services: [])
+    times = {
+        mount: {"ActiveState": "active" if mounted else "inactive", "ActiveEnterTimestampMonotonic": str(mounted)},
+        "vllm.service": {
+            "ActiveState": state,
+            "ExecMainStartTimestampMonotonic": str(began),
+            "ExecMainExitTimestampMonotonic": str(ended),
+        },
+    }
+    monkeypatch.setattr(access.system, "show", lambda names, _properties: {name: times[name] for name in names})
+    found = access.restarts(of)
+    assert list(found) == (["vllm.service"] if pending else [])
+
+
 # Reading the host
 
 MOUNTINFO = r"""21 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw

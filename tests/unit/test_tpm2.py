@@ -59,10 +59,14 @@ class Disk:
         self.calls: list[list[str]] = []
         self.before: Callable[[list[str]], None] = lambda argv: None
 
-    def add(self, key: str) -> str:
-        number = next(str(one) for one in range(32) if str(one) not in self.slots)
+    def add(self, key: str, number: str | None = None) -> str:
+        number = number or next(str(one) for one in range(32) if str(one) not in self.slots)
+        assert number not in self.slots
         self.slots[number] = key
         return number
+
+    def slot(self, key: str) -> dict[str, Any]:
+        return {"kdf": {"type": "argon2id"} if key == "mine" else {"type": "pbkdf2", "iterations": 1000}}
 
     def run(self, argv: Any, _timeout: float = 0) -> subprocess.CompletedProcess[str]:
         argv = list(argv)
@@ -73,10 +77,14 @@ class Disk:
             self.slots, self.tokens = {"0": Path(argv[argv.index("--key-file") + 1]).read_bytes().hex()}, {}
             self.label = argv[argv.index("--label") + 1]
         elif argv[1:2] == ["luksDump"]:
-            out = json.dumps({"keyslots": dict.fromkeys(self.slots, {}), "tokens": self.tokens})
+            out = json.dumps(
+                {"keyslots": {slot: self.slot(key) for slot, key in self.slots.items()}, "tokens": self.tokens}
+            )
         elif argv[1:2] == ["luksAddKey"]:
             assert "--token-only" in argv
-            self.add(Path(argv[-1]).read_bytes().hex())
+            self.add(Path(argv[-1]).read_bytes().hex(), argv[argv.index("--new-key-slot") + 1])
+        elif argv[1:2] == ["luksKillSlot"]:
+            del self.slots[argv[-1]]
         elif argv[1:2] == ["config"]:
             self.label = argv[argv.index("--label") + 1]
         elif argv[1:2] == ["luksHeaderBackup"]:
@@ -243,14 +251,7 @@ def test_the_passing_key_is_in_no_argument_and_no_file(disk: Disk) -> None:
 
 @pytest.mark.parametrize("at", ["systemd-cryptenroll", "config"])
 def test_a_format_that_was_killed_before_its_end_is_made_again_by_the_next_run(disk: Disk, at: str) -> None:
-    class Killed(BaseException):
-        pass
-
-    def kill(argv: list[str]) -> None:
-        if at in argv[:2]:
-            raise Killed
-
-    disk.before = kill
+    kill_at(disk, at)
     with pytest.raises(Killed):
         luks.make(tier(), EMPTY, ())
     disk.before = lambda argv: None
@@ -271,6 +272,73 @@ def test_other_pcrs_are_sealed_without_a_format_and_an_operator_s_slot_stays(dis
     assert tpm2.read(OURS).seals == ((0, 7),)
     assert not any(call[1:2] == ["luksFormat"] for call in disk.calls)
     assert not backup.exists()
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill_at(disk: Disk, word: str, number: int = 1) -> None:
+    """Ends the run before the call with that number which has this word."""
+    left = [number]
+
+    def kill(argv: list[str]) -> None:
+        left[0] -= any(word in one for one in argv)
+        if left[0] == 0:
+            raise Killed
+
+    disk.before = kill
+
+
+@pytest.mark.parametrize("mine", [0, 1])
+@pytest.mark.parametrize(
+    "at", [("--label", 1), ("luksAddKey", 1), ("systemd-cryptenroll", 1), ("luksDump", 4), ("--label", 2)]
+)
+def test_a_sealing_to_other_pcrs_that_was_killed_leaves_no_slot_of_a_key_that_nobody_has(
+    disk: Disk, at: tuple[str, int], mine: int
+) -> None:
+    sealed(disk, tier())
+    for _one in range(mine):
+        disk.add("mine")
+    backup = Path(luks.backup_path(tier()))
+    backup.write_text("the seal of before")
+    kill_at(disk, *at)
+    with pytest.raises(Killed):
+        luks.make(tier((0, 7)), OURS, ())
+    disk.before = lambda argv: None
+    assert tpm2.step(tier((0, 7)), tpm2.look(tier((0, 7)), OURS)) == "seal the key of chat to PCRs 0+7"
+    luks.make(tier((0, 7)), OURS, ())
+    assert sorted(disk.slots.values()) == ["mine"] * mine + ["tpm"]
+    assert tpm2.read(OURS).seals == ((0, 7),) and not backup.exists()
+    assert disk.label == "llmhost-chat" and luks.make(tier((0, 7)), OURS, ()) == []
+
+
+def test_a_map_that_went_back_after_a_killed_sealing_leaves_no_such_slot_either(disk: Disk) -> None:
+    sealed(disk, tier())
+    kill_at(disk, "systemd-cryptenroll")
+    with pytest.raises(Killed):
+        luks.make(tier((0, 7)), OURS, ())
+    disk.before = lambda argv: None
+    luks.make(tier(), OURS, ())
+    assert list(disk.slots.values()) == ["tpm"] and tpm2.read(OURS).seals == ((7,),)
+
+
+def test_a_slot_that_an_operator_added_in_the_meantime_stays(disk: Disk) -> None:
+    sealed(disk, tier())
+    kill_at(disk, "luksAddKey")
+    with pytest.raises(Killed):
+        luks.make(tier((0, 7)), OURS, ())
+    disk.before = lambda argv: None
+    mine = disk.add("mine")
+    assert disk.label == tpm2.SEALING + mine
+    luks.make(tier((0, 7)), OURS, ())
+    assert disk.slots[mine] == "mine" and len(disk.slots) == 2
+    # A recovery key of systemd's has a derivation as quick as ours, and a token.
+    recovery = disk.add("recovery")
+    disk.label = tpm2.SEALING + recovery
+    disk.tokens["9"] = {"type": "systemd-recovery", "keyslots": [recovery]}
+    luks.make(tier((0, 7)), OURS, ())
+    assert disk.slots[recovery] == "recovery" and disk.label == "llmhost-chat"
 
 
 def test_a_sealing_that_leaves_another_slot_is_a_failure(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,12 @@ def test_keys_and_contents_are_those_of_before(host):
         assert output(host, f"cat /var/lib/{name}-kv/config.json") == "before-drift"
 
 
+def test_no_writer_noticed_what_was_done_below_it(host):
+    units = " ".join(f"{name}-writer" for name in ("chat", "disk", "kept", "lvol"))
+    assert output(host, f"systemctl show -P InvocationID {units}") == output(host, "cat /root/writers")
+    assert all(host.service(unit).is_running for unit in units.split())
+
+
 def test_a_cipher_that_was_opened_by_hand_is_gone(host):
     assert output(host, "dmsetup table llmhost_part").split()[3] == "aes-xts-plain64"
     assert output(host, "findmnt -n -o SOURCE --mountpoint /var/lib/part-kv") == "/dev/mapper/llmhost_part"

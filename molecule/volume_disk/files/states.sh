@@ -64,6 +64,9 @@ state() {
 
 case $1 in
     make)
+        # Else udev puts a stopped array together again and starts it after 30 s, which writes to its disk.
+        mkdir -p /etc/mdadm
+        echo 'AUTO -all' >/etc/mdadm/mdadm.conf
         blkdiscard --force --zeroout "$disk"
         at=0
         for one in $states; do
@@ -79,7 +82,6 @@ case $1 in
         umount /mnt
         dmsetup remove other
         swapoff "$(slice swapon)"
-        # One that udev put together again, too.
         mdadm --stop --quiet --scan
         vgchange --quiet -an theirs
         sed -i '/dm-name-state-/d' /etc/fstab /etc/crypttab

@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 
-REAL, REACHED = "/run/real/", "/run/stopped"
+# Nothing can be executed in /run.
+REAL, REACHED = "/root/real/", "/run/stopped"
 
 
 def install(tool: str, word: str, when: str) -> None:
@@ -23,7 +24,7 @@ def install(tool: str, word: str, when: str) -> None:
     place = os.path.realpath(found)
     os.makedirs(REAL, exist_ok=True)
     shutil.copy2(place, REAL + tool)
-    shim = f"/run/{tool}.shim"
+    shim = f"/root/{tool}.shim"
     with open(shim, "w", encoding="ascii") as file:
         file.write(f'#!/bin/sh\nexec /usr/bin/python3 {os.path.realpath(__file__)} {tool} {word} {when} - "$0" "$@"\n')
     os.chmod(shim, 0o755)

@@ -12,6 +12,7 @@ import errno
 import glob
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -246,14 +247,40 @@ def _has_service(view: containers.View) -> bool:
     return view.unit is not None and view.unit.endswith(".service") and view.unit not in units.CONTAINER_DAEMONS
 
 
+def _ended(tier: Tier, services: Sequence[str]) -> list[str]:
+    """Writers that began before the tier's volume was mounted and failed since: their directory was closed to them."""
+    named = [service for service in services if not system.is_template(service)]
+    if not named or not units.has_own_volume(tier):
+        return []
+    began, ended, up = (
+        one + "Monotonic" for one in ("ExecMainStartTimestamp", "ExecMainExitTimestamp", "ActiveEnterTimestamp")
+    )
+    mount = units.mount_unit(tier["path"])
+    seen = system.show([mount, *named], ("ActiveState", began, ended, up))
+
+    def when(unit: str, name: str) -> int:
+        return int(seen[unit].get(name) or 0)
+
+    return [
+        one
+        for one in named
+        if (seen[mount].get("ActiveState"), seen[one].get("ActiveState")) == ("active", "failed")
+        and 0 < when(one, began) < when(mount, up) < when(one, ended)
+    ]
+
+
 def restarts(document: Document) -> dict[str, list[str]]:
-    """Writers whose running processes do not have their drop-in's effect yet: unit -> reasons."""
+    """Writers whose running processes do not have their drop-in's effect yet, or ended over it: unit -> reasons."""
     reasons: dict[str, list[str]] = {}
     for tier in file_tiers(document, ("present",)):
         services = [service for service in tier["services"] if service not in units.CONTAINER_DAEMONS]
         for process in discovery.of_services(services):
             known = reasons.setdefault(process.unit or "?", [])
             known += [reason for reason in _lacks(process, tier) if reason not in known]
+        for unit in _ended(tier, services):
+            reasons.setdefault(unit, []).append(
+                f"it failed when the directory below the mount at {tier['path']} was closed"
+            )
         for view in containers.bare(tier):
             why = f"it still has the directory below the mount at {tier['path']}"
             if _has_service(view) and why not in reasons.setdefault(str(view.unit), []):

@@ -317,6 +317,7 @@ def _format_sealed(tier: Tier, device: Device, do: Callable[[list[str]], None]) 
     with tpm2.passing_key() as key:
         do(format_command(tier, key))
         tpm2.seal(tier, device, key, ["0"])
+    tpm2.settle(tier, device)
 
 
 def make(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]]) -> list[str]:
@@ -345,6 +346,7 @@ def _make_sealed(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]]) ->
         # It holds the seal of before.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(backup_path(tier))
+        tpm2.settle(tier, device)
     else:
         make_again(tier)
     return [step]

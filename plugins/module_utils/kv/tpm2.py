@@ -24,16 +24,20 @@ from .system import HostError
 TOKEN = "systemd-tpm2"  # noqa: S105
 # In the label of a header from its format to its sealing: a run that was killed there has nothing that could be lost.
 UNFINISHED = "llmhost-unsealed"
+# In the label while a volume with data is sealed anew, before the number of the keyslot that the passing key opens.
+SEALING = "llmhost-sealing-"
 _KEY_BYTES = 64
+_ITERATIONS = 1000
 # 512 random bits need no slow derivation, which would only delay each boot.
-QUICK = ("--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000")
+QUICK = ("--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "%d" % _ITERATIONS)
 
 
 @dataclass(frozen=True)
 class Header:
     """What opens a LUKS2 header. seals: PCRs of each TPM slot; sealed: their keyslots; others: the other ones.
 
-    tokens: number and what it is, of all, those of destroyed keyslots too.
+    tokens: number and what it is, of all, those of destroyed keyslots too. sealing: it is being sealed anew;
+    leftover: the keyslots of passing keys of such a run, which nobody has if that was killed.
     """
 
     seals: tuple[tuple[int, ...], ...]
@@ -41,6 +45,8 @@ class Header:
     others: tuple[str, ...]
     tokens: tuple[tuple[str, str], ...]
     finished: bool
+    sealing: bool = False
+    leftover: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,8 @@ def pcrs_text(pcrs: Sequence[int]) -> str:
 # Looking
 
 
-def parse(text: str, finished: bool = True) -> Header:
-    """What `cryptsetup luksDump --dump-json-metadata` prints."""
+def parse(text: str, label: str = "") -> Header:
+    """What `cryptsetup luksDump --dump-json-metadata` prints, and the header's label."""
     data = json.loads(text)
     seals: list[tuple[int, ...]] = []
     guarded: set[str] = set()
@@ -80,8 +86,17 @@ def parse(text: str, finished: bool = True) -> Header:
         if kind == TOKEN and token.get("keyslots"):
             seals.append(pcrs)
             guarded.update(token["keyslots"])
-    others = tuple(sorted(set(data.get("keyslots", {})) - guarded))
-    return Header(tuple(seals), tuple(sorted(guarded)), others, tuple(tokens), finished)
+    slots = data.get("keyslots", {})
+    others = tuple(sorted(set(slots) - guarded))
+    sealing = label.startswith(SEALING)
+    # An operator's slot of that number has a token, or a slow derivation.
+    named = {slot for token in data.get("tokens", {}).values() for slot in token.get("keyslots", ())}
+    leftover = tuple(
+        slot
+        for slot in others
+        if label == SEALING + slot and slot not in named and slots[slot].get("kdf", {}).get("iterations") == _ITERATIONS
+    )
+    return Header(tuple(seals), tuple(sorted(guarded)), others, tuple(tokens), label != UNFINISHED, sealing, leftover)
 
 
 def read(device: Device) -> Header:
@@ -90,7 +105,7 @@ def read(device: Device) -> Header:
     if dump.returncode:
         raise HostError(f"cryptsetup cannot read the header of {device.path}: {dump.stderr.strip()}")
     label = system.run(["blkid", "-p", "-s", "LABEL", "-o", "value", "--", device.real], 60).stdout.strip()
-    return parse(dump.stdout, label != UNFINISHED)
+    return parse(dump.stdout, label)
 
 
 def present(sys_root: str = "/sys") -> bool:
@@ -146,7 +161,8 @@ def step(tier: Tier, found: Tpm | None) -> str | None:
     """What is left to do at the header, None if nothing."""
     if found is None or found.header is None:
         return None
-    if not found.header.finished or found.header.seals != (tuple(tier["volume"]["tpm2_pcrs"]),):
+    header = found.header
+    if not header.finished or header.sealing or header.seals != (tuple(tier["volume"]["tpm2_pcrs"]),):
         return "seal the key of {} to PCRs {}".format(tier["name"], pcrs_text(tier["volume"]["tpm2_pcrs"]))
     return None
 
@@ -181,16 +197,33 @@ def seal(tier: Tier, device: Device, key: str, instead: Sequence[str]) -> None:
     now = read(device)
     if now.seals != (wanted,) or set(now.others) & set(instead):
         raise HostError(f"after its sealing the header of {device.path} has other slots than it should")
-    system.do("cryptsetup", "config", "--label", ("llmhost-" + tier["name"])[:47], device.real)
+
+
+def settle(tier: Tier, device: Device) -> None:
+    """Say in the header that its sealing is complete."""
+    _label(device, ("llmhost-" + tier["name"])[:47])
+
+
+def _label(device: Device, text: str) -> None:
+    system.do("cryptsetup", "config", "--label", text, device.real)
 
 
 def seal_again(tier: Tier, device: Device) -> None:
-    """Bind a volume to the PCRs of the map without loss; the TPM has to open it as it is now."""
+    """Bind a volume to the PCRs of the map without loss; the TPM has to open it as it is now.
+
+    Until settle() the label says that this goes on, and in which keyslot the passing key is.
+    """
+    for slot in read(device).leftover:
+        system.do("cryptsetup", "luksKillSlot", "--batch-mode", "--", device.real, slot)
     before = read(device)
+    if before.seals == (tuple(tier["volume"]["tpm2_pcrs"]),):
+        return
+    passing = next(one for one in map(str, range(32)) if one not in (*before.sealed, *before.others))
+    _label(device, SEALING + passing)
     with passing_key() as key:
-        system.do("cryptsetup", "luksAddKey", "--batch-mode", "--token-only", *QUICK, device.real, key)
-        passing = set(read(device).others) - set(before.others)
-        seal(tier, device, key, [*sorted(passing), *before.sealed])
+        place = ("--new-key-slot", passing)
+        system.do("cryptsetup", "luksAddKey", "--batch-mode", "--token-only", *place, *QUICK, device.real, key)
+        seal(tier, device, key, [passing, *before.sealed])
 
 
 def forget(device: Device, header: Header) -> list[dict[str, Any]]:

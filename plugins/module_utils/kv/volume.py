@@ -234,7 +234,7 @@ def look(tier: Tier, table: Sequence[Mount]) -> Seen:
             if found["mapper"] is None:
                 found["key"] = luks.tried(tier, found["key"], found["device"])
         found["backup_differs"] = luks.backup_differs(tier)
-        if found["table"] is not None:
+        if found.get("table") is not None:
             found["flags_differ"] = luks.flags_differ(tier, found["table"], found.get("device"))
     found["fstab"] = tuple(row for row in tables.rows(fstab) if row[0] == device or tier["path"] in row[1:2])
     found["crypttab_same"] = (
