@@ -21,6 +21,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv.stores_places
     block_place,
     is_namespace,
 )
+from ansible_collections.llmhost.hardening.plugins.module_utils.kv.tokenizer import tokenize
 
 TOKENS = list(range(100, 150))
 
@@ -175,7 +176,7 @@ def tokenizer():
 
 
 def test_text_is_turned_into_tokens_by_the_engine_on_loopback_only(tokenizer):
-    assert prefixprobe.tokenize(tokenizer + "/tokenize", "ab") == [97, 98]
+    assert tokenize(tokenizer + "/tokenize", "ab") == [97, 98]
     for url in (
         tokenizer + "/moved",
         tokenizer + "/wrong",
@@ -184,7 +185,7 @@ def test_text_is_turned_into_tokens_by_the_engine_on_loopback_only(tokenizer):
         "http://u@127.0.0.1/",
     ):
         with pytest.raises(ValueError):
-            prefixprobe.tokenize(url, "ab")
+            tokenize(url, "ab")
 
 
 def test_the_module_finds_what_is_there_and_no_salted_block(tmp_path, tokenizer):

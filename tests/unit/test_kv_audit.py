@@ -91,7 +91,8 @@ def test_a_host_without_tiers_does_not_pay_for_the_judges_of_tiers():
         "controls.audit(datamap.normalise([], 'gpu1'), map_path='/none', found={});"
         "print(*(name.rpartition('.')[2] for name in sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert {"controls", "judge_found", "history"} < (loaded := set(done.stdout.split()))
     heavy = {"judge_tier", "evidence_tier", "walk", "expiry", "encryption", "devices", "offload_judge", "client"}
     assert not loaded & heavy

@@ -143,6 +143,7 @@ def test_preflight_passes_with_warnings_and_a_plan(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(preflight_expiry, "gather", lambda document, systemd: preflight_expiry.Ahead())
     monkeypatch.setattr(preflight, "judge", lambda document, facts, wipes: [])
     monkeypatch.setattr(preflight, "warnings", lambda document, facts: ["mind the gap"])
+    monkeypatch.setattr(access, "restarts", lambda document: {})
     result = call(monkeypatch, "kv_preflight", DOCUMENT)
     assert result["changed"] is False and result["warned"] == ["mind the gap"]
     assert result["volumes"][0]["tier"] == "chat" and result["volumes"][0]["steps"]
