@@ -86,7 +86,7 @@ REST = [
     Stage("llama", 900, ["llama"]),
     Stage("molecule removal", 1200, ["molecule", "SCENARIO=removal"]),
     Stage("molecule refusals", 1500, ["molecule", "SCENARIO=refusals"]),
-    Stage("engine-host", 1800, ["engine-host"]),
+    Stage("engine-host", 2400, ["engine-host"]),
     Stage("molecule changes", 1500, ["molecule", "SCENARIO=changes"]),
     Stage("molecule volume_disk", 1500, ["molecule", "SCENARIO=volume_disk"]),
     Stage("molecule purge", 1500, ["molecule", "SCENARIO=purge"]),
