@@ -376,12 +376,17 @@ def test_workers_find_and_delete_what_one_does(tmp_path, workers):
 def test_a_worker_that_dies_is_noticed_and_its_work_is_done_again(place, monkeypatch):
     for number in range(30):
         place.tree.block(number, 9000)
-    parent = os.getpid()
+    parent, about_to_die = os.getpid(), place.tree.root.parent / "about to die"
     real = IndexedWalk._unlink
 
     def dying(self, *arguments):
         if os.getpid() != parent:
+            about_to_die.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        # On a busy machine all would be done before the other worker gets something to do.
+        end = time.monotonic() + 30
+        while not about_to_die.exists() and time.monotonic() < end:
+            time.sleep(0.01)
         return real(self, *arguments)
 
     monkeypatch.setattr(IndexedWalk, "_unlink", dying)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import time
 
 import pytest
 
@@ -53,6 +54,10 @@ def test_lines_of_older_audits_stay(before, after):
 
 
 def test_expiry_goes_on_with_the_new_program(host):
-    done = host.run("/usr/local/sbin/kvtier expire chat --json")
+    for _ in range(60):
+        done = host.run("/usr/local/sbin/kvtier expire chat --json")
+        if done.rc != 4:  # cron's own run is at it
+            break
+        time.sleep(1)
     assert done.rc == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)["tier"] == "chat"
+    assert [run["tier"] for run in json.loads(done.stdout)] == ["chat"]
