@@ -373,6 +373,28 @@ def test_workers_find_and_delete_what_one_does(tmp_path, workers):
     assert results[0] == results[1]
 
 
+def test_a_pass_may_be_called_where_its_account_may_not_be(place, monkeypatch):
+    monkeypatch.chdir("/tmp")
+    place.tree.block(1, 9000)
+    real = os.open
+
+    def closed(path, *arguments, **more):
+        if path == ".":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return real(path, *arguments, **more)
+
+    monkeypatch.setattr(os, "open", closed)
+    assert place.walk().complete and place.tree.files() == set()
+    assert os.getcwd() == "/"
+
+
+def wait_for(path, seconds=30):
+    """On a busy machine one worker would do it all before the other gets something to do."""
+    end = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
 def test_a_worker_that_dies_is_noticed_and_its_work_is_done_again(place, monkeypatch):
     for number in range(30):
         place.tree.block(number, 9000)
@@ -383,10 +405,7 @@ def test_a_worker_that_dies_is_noticed_and_its_work_is_done_again(place, monkeyp
         if os.getpid() != parent:
             about_to_die.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        # On a busy machine all would be done before the other worker gets something to do.
-        end = time.monotonic() + 30
-        while not about_to_die.exists() and time.monotonic() < end:
-            time.sleep(0.01)
+        wait_for(about_to_die)
         return real(self, *arguments)
 
     monkeypatch.setattr(IndexedWalk, "_unlink", dying)
@@ -397,11 +416,13 @@ def test_a_worker_that_dies_is_noticed_and_its_work_is_done_again(place, monkeyp
 def test_a_stop_in_any_worker_ends_the_pass_with_its_reason(place, monkeypatch):
     for number in range(30):
         place.tree.block(number, 9000)
-    parent = os.getpid()
+    parent, stopped = os.getpid(), place.tree.root.parent / "stopped"
 
     def stop():
         if os.getpid() != parent:
+            stopped.touch()
             raise Stop("no longer the directory")
+        wait_for(stopped)
 
     found = place.walk(workers=2, pause=stop)
     assert (found.complete, found.stopped) == (False, "no longer the directory") and found.resume

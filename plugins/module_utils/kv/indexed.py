@@ -60,7 +60,12 @@ class IndexedWalk(SharedWalk):
             self.index.keep_only(set(self._present))
 
     def _run_share(self, units: list[Unit]) -> None:
-        here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        try:
+            here = os.open(".", flags)
+        except PermissionError:
+            # Root may have called it where the account may not be.
+            here = os.open("/", flags)
         try:
             super()._run_share(units)
         finally:
