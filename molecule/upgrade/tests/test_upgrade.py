@@ -54,7 +54,7 @@ def test_lines_of_older_audits_stay(before, after):
 
 
 def test_expiry_goes_on_with_the_new_program(host):
-    for _ in range(60):
+    for _attempt in range(60):
         done = host.run("/usr/local/sbin/kvtier expire chat --json")
         if done.rc != 4:  # cron's own run is at it
             break
