@@ -49,6 +49,7 @@ class Fleet:
         (self.root / "plugins/modules").mkdir(parents=True)
         for name in ("playbooks", "meta", "galaxy.yml", "plugins/filter", "plugins/lookup", "plugins/module_utils"):
             (self.root / name).symlink_to(ROOT / name)
+        self.maps: dict[str, dict[str, Any]] = dict.fromkeys(HOSTS, {})
         self.answers: dict[str, dict[str, Any]] = {
             "kv_preflight": {host: {"forecast": KEEPS, "buckets": []} for host in HOSTS},
             "kv_audit": {"*": {"audit": {"host": "x", "results": []}}},
@@ -82,7 +83,8 @@ class Fleet:
         self.log.write_text("")
         tier = {"name": "chat", "store": "vllm_fs", "path": "/srv/kv", "owner": "vllm", "services": ["vllm.service"]}
         local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-        inventory = {"all": {"hosts": dict.fromkeys(HOSTS, local), "vars": {"llmhost_tiers": [tier]}}}
+        hosts = {host: {**local, "llmhost_tiers": [{**tier, **more}]} for host, more in self.maps.items()}
+        inventory = {"all": {"hosts": hosts}}
         (self.place / "hosts.yml").write_text(yaml.dump(inventory, Dumper=_NoAliases))
         playbook = str(self.root / "playbooks/harden.yml")
         beside = Path(sys.executable).parent / "ansible-playbook"
@@ -122,6 +124,18 @@ def fleet(tmp_path: Path) -> Fleet:
 
 def of(asked: list[dict[str, Any]], module: str) -> list[str]:
     return [one["host"] for one in asked if one["module"] == module]
+
+
+def test_a_mistake_in_one_data_map_stops_all_hosts_and_is_said_with_its_remedy(fleet: Fleet) -> None:
+    fleet.maps["gpu2"] = {"retention_minuts": 5}
+    disk = {"backend": "dmcrypt", "source": {"device": "/dev/sdx"}}
+    fleet.maps["gpu3"] = {"volume": disk}
+    code, text, asked = fleet.run("--check")
+    said = " ".join(text.replace("\\n", " ").split())
+    assert code != 0 and asked == [], text
+    assert "host gpu2, tier chat, key retention_minuts" in said and "did you mean retention_minutes" in said
+    assert '"msg": "Nothing was touched."' in said
+    assert "/dev/sdx on this host is not known by a stable name. Nothing was touched." in said
 
 
 def test_no_host_is_touched_if_too_many_would_lose_a_cache(fleet: Fleet) -> None:

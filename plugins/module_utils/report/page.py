@@ -302,10 +302,8 @@ def render(report: Mapping[str, Any]) -> str:
     ]
     lost = [f"{ids.link(host['name'])}: {_not_audited(host)}" for host in hosts if host["state"] != AUDITED]
     legend = "; ".join(f"{_text(one['control'])} {_text(one['title'])}" for one in report["controls"])
-    note = (
-        "The evidence of what passes is in report.json. On paper hosts are unfolded once the filter shows 100 or fewer."
-    )
-    note = "" if full else note
+    paper = f"On paper hosts are unfolded once the filter shows {_FULL_HOSTS} or fewer."
+    note = "" if full else f"The evidence of what passes is in report.json. {paper}"
     policy = f"default-src 'none'; style-src '{_hash(STYLE)}'; script-src '{_hash(SCRIPT)}'; base-uri 'none'"
     sections: list[tuple[str, Callable[[], str], str]] = [
         ("Data map", lambda: _map(report, ids), "Where KV state is, and how old the oldest of it."),
