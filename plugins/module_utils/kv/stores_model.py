@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from re import Match, Pattern
-from typing import Callable
+from typing import Any, Callable, cast
 
 BLOCK = "block"
 TEMP = "temp"
@@ -20,12 +20,27 @@ FROM_SOURCE = "from source, not run"
 Version = tuple[int, ...]
 
 
+class _Late:
+    """A pattern that is compiled when it is first asked: a host has few of the registry's stores, and an audit of a
+    fleet is mostly Python's start on each host."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+
+    def __getattr__(self, asked: str) -> Any:
+        if asked.startswith("__"):
+            raise AttributeError(asked)
+        value = getattr(re.compile(self.pattern, re.ASCII), asked)
+        setattr(self, asked, value)
+        return value
+
+
 def name(pattern: str) -> Pattern[str]:
     """A pattern of file or directory names; walks use fullmatch.
 
     ASCII: `\\d` must not accept other digits; `.` without DOTALL keeps newlines out of known names.
     """
-    return re.compile(pattern, re.ASCII)
+    return cast("Pattern[str]", _Late(pattern))
 
 
 def program(*names: str) -> Pattern[str]:

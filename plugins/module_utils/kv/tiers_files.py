@@ -18,7 +18,6 @@ from typing import Any
 
 from . import fsio
 from .loosely import parse
-from .offload_units import command_of
 from .stores_settings import ENVIRONMENT
 
 _UNITS = ("etc/systemd/system", "run/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system")
@@ -29,6 +28,7 @@ _OCI = "var/lib/containers/storage/overlay-containers/*/userdata/config.json"
 _DOCKER = "var/lib/docker/containers/*/config.v2.json"
 _MAX_FILES = 5000
 _MAX_BYTES = 1 << 20
+_PLAIN = re.compile(r"[\w@%+=:,./ \t-]*", re.ASCII)  # words in which nothing is quoted
 _VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)", re.ASCII)
 
 
@@ -98,6 +98,8 @@ def _values(text: str, section: str) -> dict[str, list[str]]:
 
 
 def _split(text: str) -> list[str]:
+    if _PLAIN.fullmatch(text):
+        return text.split()
     try:
         return shlex.split(text)
     except ValueError:
@@ -156,7 +158,7 @@ def _unit(name: str, path: str, text: str, root: str) -> Iterator[Source]:
     values = _values(text, "Service")
     first = {key: values[key][-1] if values.get(key) else None for key in ("User", "UMask", "WorkingDirectory")}
     environment = _environment(values, root)
-    for command in command_of(text):
+    for command in values.get("ExecStart", []):
         words = _split(command.lstrip("@-:+!|"))
         if os.path.basename(words[0] if words else "") in ("sh", "bash", "dash") and "-c" in words[:-1]:
             words = _split(words[words.index("-c") + 1])

@@ -294,13 +294,19 @@ def render(report: Mapping[str, Any]) -> str:
         f"{counts['fail']} failed and {counts['unknown']} unknown results, {counts['waived']} waived",
         f"{counts['undeclared']} places with KV state that no data map names",
     ]
+    by_name = {host["name"]: host for host in hosts}
     waivers = [
-        "<tr>"
-        + _cells([_text(one["until"]), ids.link(one["host"]), _text(one["control"]), _text(one["tier"])])
-        + _cells([_text(one["reason"])])
+        _row(
+            by_name[one["host"]],
+            _cells([_text(one["until"]), ids.link(one["host"]), *(_text(one[key]) for key in ("control", "tier", "reason"))]),
+        )
         for one in report["waivers"]
     ]
-    lost = [f"{ids.link(host['name'])}: {_not_audited(host)}" for host in hosts if host["state"] != AUDITED]
+    lost = [
+        _row(host, f"{ids.link(host['name'])}: {_not_audited(host)}", element="li")
+        for host in hosts
+        if host["state"] != AUDITED
+    ]
     legend = "; ".join(f"{_text(one['control'])} {_text(one['title'])}" for one in report["controls"])
     paper = f"On paper hosts are unfolded once the filter shows {_FULL_HOSTS} or fewer."
     note = "" if full else f"The evidence of what passes is in report.json. {paper}"
@@ -311,7 +317,7 @@ def render(report: Mapping[str, Any]) -> str:
     ]
     body = "".join(_section(title, make(), text) for title, make, text in sections) + _fleet_ages(report)
     if lost:
-        body += _section("Could not be audited", f"<ul>{''.join(f'<li>{one}</li>' for one in lost)}</ul>")
+        body += _section("Could not be audited", f"<ul>{''.join(lost)}</ul>")
     head = ("Until", "Host", "Control", "Tier", "Reason")
     body += _section("Waivers", _table(head, waivers, "Waivers") if waivers else "<p>None.</p>")
     body += _section("History", _history(report, ids), "A gap is two hours or more without an audit.")
