@@ -95,7 +95,7 @@ endif
 # A scenario with hosts of several releases runs on all of them unless one is named.
 molecule: build ## A scenario on test-bed hosts (SCENARIO=gateway for another one, RELEASE=trixie for Debian 13 alone)
 	@LLMHOST_RELEASE=$(RELEASE) molecule test -s $(SCENARIO) \
-	    $(if $(filter file,$(origin RELEASE)),,-p molecule-$(SCENARIO)-$(RELEASE)) $(ARGS)
+	    $(if $(filter file,$(origin RELEASE)),,-p molecule-$(subst _,-,$(SCENARIO))-$(RELEASE)) $(ARGS)
 
 upgrade: ## The scenario of a host that an older artifact hardened (OLD=commit); RELEASE=trixie for Debian 13
 	@$(MAKE) molecule SCENARIO=upgrade
