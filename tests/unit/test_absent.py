@@ -245,6 +245,14 @@ def test_writers_are_freed_before_the_mount_goes_and_the_image_goes_last(host: H
     assert (tmp_path / "crypttab").read_text() == (tmp_path / "fstab").read_text() == "# others\n"
 
 
+def test_a_crypttab_that_held_nothing_else_goes_and_fstab_never_does(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "crypttab").write_text(f"{units.crypttab_line(chat())}\n")
+    (tmp_path / "fstab").write_text(f"{units.fstab_line(chat())}\n")
+    absent.apply([OPEN], {"host": "gpu1"})
+    assert not (tmp_path / "crypttab").exists()
+    assert (tmp_path / "fstab").read_text() == ""
+
+
 def test_a_volume_that_is_still_held_keeps_its_image_and_its_lines(host: Host, tmp_path: Path) -> None:
     host.result = purge.REMAINS
     with pytest.raises(system.HostError, match="still held by pid 7"):

@@ -120,6 +120,7 @@ def test_what_both_roles_wrote_goes_and_what_others_wrote_stays(hardened):
         "var/lib/metrics/node.prom",
     ]
     assert not (hardened.path / "etc/systemd/system/local-fs.target.wants").exists()
+    assert (hardened.path / "usr/local/sbin").is_dir(), "a directory of the system went because it was empty"
 
 
 @pytest.mark.parametrize("first", ["kv_retention", "kv_access"])

@@ -278,7 +278,8 @@ def _tables(tier: Tier) -> list[str]:
         before = system.read_file(path)
         after = tables.without_line(before or b"", mine)
         if before is not None and after != before:
-            system.Change(path, before, after, stat.S_IMODE(os.stat(path).st_mode)).make()
+            left = tables.what_is_left(path, after)
+            system.Change(path, before, left, stat.S_IMODE(os.stat(path).st_mode)).make()
             done.append(f"removed {mapper_name(tier)} from {path}")
     if done:
         system.daemon_reload()

@@ -152,10 +152,11 @@ def apply(todo: Plan) -> None:
         os.unlink(link)
     for change in todo.changes:
         change.make()
-    if any(path.startswith((units.UNIT_DIR, offload_units.QUADLET_DIR)) for path in todo.paths()):
-        for path in todo.paths():
-            if os.path.dirname(path) != units.UNIT_DIR:
-                access.remove_empty(os.path.dirname(path))
+    of_units = [path for path in todo.paths() if path.startswith((units.UNIT_DIR, offload_units.QUADLET_DIR))]
+    if of_units:
+        for directory in {os.path.dirname(path) for path in of_units}:
+            if directory.endswith((".d", ".wants")):
+                access.remove_empty(directory)
         system.daemon_reload()
     # Nothing requires them any more, or stopping them would stop the writers.
     if todo.ended:

@@ -49,7 +49,7 @@ class Plan:
     @property
     def steps(self) -> list[str]:
         """What apply() does, in words."""
-        said = [f"write {change.path}" for change in self.changes]
+        said = ["{} {}".format("remove" if one.after is None else "write", one.path) for one in self.changes]
         said += [f"turn off swap on {name}" for name in self.off]
         said += [f"mask {name}" for name in self.mask] + [f"unmask {name}" for name in self.free]
         said += [f"allocate {FILE}"] if self.make else []
@@ -111,7 +111,7 @@ def plan(mode: str, size: int | None, masked: Sequence[str], roots: Roots | None
         before = system.read_file(path)
         after = make(before or b"", mode)
         if after != (before or b""):
-            todo.changes.append(Change(path, before, after, 0o644))
+            todo.changes.append(Change(path, before, tables.what_is_left(path, after), 0o644))
     areas = evidence_spill.swaps(roots)
     if areas is None:
         if mode == LEAVE:

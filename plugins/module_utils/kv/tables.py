@@ -41,6 +41,11 @@ def without_line(data: bytes, mine: tuple[str, ...]) -> bytes:
     return b"\n".join(kept)
 
 
+def what_is_left(path: str, data: bytes) -> bytes | None:
+    """A table without our entries, None if the file goes: a crypttab in which nothing else was is of our making."""
+    return data if data or path != CRYPTTAB else None
+
+
 def own_crypttab(tier: Tier) -> Callable[[tuple[str, ...]], bool]:
     """Which crypttab entry is the tier's."""
     return lambda entry: entry[0] == mapper_name(tier)
