@@ -132,7 +132,7 @@ def test_every_process_of_a_container_is_found_and_none_of_the_host(proc: Proc) 
     ]
 
 
-@pytest.mark.parametrize("comm", containers.RUNTIMES)
+@pytest.mark.parametrize("comm", discovery.RUNTIMES)
 def test_what_watches_containers_writes_nothing(proc: Proc, comm: str) -> None:
     proc.add(8, 0, "200 150 254:1 /srv/rootfs / rw - ext4 /dev/vda rw", BOUND, comm=comm, unit="vllm.service")
     assert proc.find() == []
@@ -215,3 +215,34 @@ def test_an_engine_in_a_container_gates_expiry_whatever_its_path_there(monkeypat
     assert [found.pid for found in discovery.engines(TIER, 990)] == [8]
     assert discovery.engines(TIER, 991) == []
     assert discovery.live_gate(TIER, discovery.engines(TIER, 990)).allowed is None
+
+
+CONMON = Process(7, 0, "conmon", ("/usr/bin/conmon",), "vllm.service", 1, 0o22, "unlimited", 0x33)
+DOCKERD = Process(6, 0, "dockerd", ("/usr/sbin/dockerd",), "docker.service", 1, 0o22, "unlimited", 0x33)
+
+
+@pytest.mark.parametrize("one", [CONMON, DOCKERD], ids=["conmon", "dockerd"])
+def test_what_runs_a_container_never_waits_for_a_restart(monkeypatch: pytest.MonkeyPatch, one: Process) -> None:
+    """podman gives conmon the umask 0022 whatever its unit says, so a restart would be asked for at each run."""
+    monkeypatch.setattr(containers, "bare", lambda tier: [])
+    monkeypatch.setattr(discovery, "of_services", lambda services: [one])
+    monkeypatch.setattr(standing, "_in_our_root", lambda pid: True)
+    monkeypatch.setattr(access, "_ended", lambda tier, services: [])
+    tier = dict(TIER, services=[one.unit])
+    assert access.restarts({"tiers": [dict(tier, state="present")]}) == {}
+    assert standing.pending(tier) == []
+
+
+@pytest.mark.parametrize(
+    ("program", "version", "allowed"), [("vllm", "0.29.0", True), ("vllm", "0.27.0", False), ("writer", None, None)]
+)
+def test_dockers_daemon_is_no_engine_and_the_accounts_containers_are(
+    monkeypatch: pytest.MonkeyPatch, program: str, version: str | None, allowed: bool | None
+) -> None:
+    one = Process(8, 990, program, ("/bin/sh", f"/{program}"), f"docker-{ID}.scope", 1, 0, "0", 0, ID[:12])
+    monkeypatch.setattr(discovery, "processes", lambda proc: [DOCKERD, one])
+    monkeypatch.setattr(
+        discovery, "version_of", lambda process, engine, proc: (version if process is one else None, "its files")
+    )
+    assert discovery.live_gate(TIER, discovery.engines(TIER, 990)).allowed is allowed
+    assert discovery.live_gate(TIER, discovery.engines(TIER, 991)).allowed is True

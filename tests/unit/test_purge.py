@@ -141,6 +141,33 @@ def test_a_purge_killed_after_the_close_makes_the_volume_anew(host: Host, tmp_pa
     assert host.open
 
 
+@ROOT_ONLY
+def test_what_does_not_answer_is_not_read_before_its_key_is_gone(
+    host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A purge that was killed between suspension and wipe leaves a mapping on which every read waits for ever."""
+    (tmp_path / "dev/block/253:0/dm").mkdir(parents=True)
+    (tmp_path / "dev/block/253:0/dm/suspended").write_text("1\n")
+    assert purge.suspended("253:0", str(tmp_path)) and not purge.suspended("253:1", str(tmp_path))
+    monkeypatch.setattr(purge, "suspended", lambda device: True)
+    content = run(tmp_path)
+    assert content["result"] == "destroyed" and "filesystem_before" not in content["proof"]
+    verbs = host.verbs()
+    assert verbs.index("wipe_table") < verbs.index("blkid")
+
+
+@ROOT_ONLY
+def test_a_device_that_hangs_does_not_keep_its_key(host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def hangs(argv: list[str], timeout: float = 0) -> subprocess.CompletedProcess[str]:
+        if argv[0] == "blkid":
+            raise HostError("blkid did not end within 60 s")
+        return host.run(argv, timeout)
+
+    monkeypatch.setattr(system, "run", hangs)
+    content = run(tmp_path)
+    assert content["result"] == "destroyed" and content["keys_destroyed"]
+
+
 def test_a_message_that_fails_never_leaves_the_mapping_suspended(host: Host) -> None:
     host.fails["key wipe"] = "no"
     with pytest.raises(HostError):

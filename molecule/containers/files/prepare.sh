@@ -8,17 +8,19 @@ install -d -m 0755 /srv/rootfs/bin /srv/rootfs/kv /srv/rootfs/tmp
 cp /bin/busybox /srv/rootfs/bin/busybox
 for name in sh sleep mkdir sha256sum cut cat echo; do ln -sf busybox /srv/rootfs/bin/$name; done
 install -m 0755 /root/writer.sh /srv/rootfs/writer
+# Blocks go only under an engine whose version is known, which is read from the names of its packages.
+install -d -m 0755 /srv/rootfs/usr/local/lib/python3.12/dist-packages/vllm-0.29.0.dist-info
 tar -C /srv/rootfs -c . | podman import --quiet - localhost/writer
 tar -C /srv/rootfs -c . | docker import - writer
-install -d -o 990 -g 990 -m 0755 /var/lib/quad-kv
+install -d -o 980 -g 980 -m 0755 /var/lib/quad-kv
 install -d -o 991 -g 991 -m 0755 /var/lib/dock-kv
 cat >/etc/containers/systemd/quad.container <<UNIT
 [Container]
 Image=localhost/writer
 ContainerName=quad
 Network=none
-User=990
-Group=990
+User=980
+Group=980
 Volume=/var/lib/quad-kv:/kv
 PodmanArgs=--umask=0077
 PodmanArgs=--ulimit=core=0:0

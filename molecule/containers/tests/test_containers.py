@@ -18,7 +18,7 @@ def output(host, command: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.fixture(params=[("quad", 990), ("dock", 991)], ids=["quad", "dock"])
+@pytest.fixture(params=[("quad", 980), ("dock", 991)], ids=["quad", "dock"])
 def engine(request) -> tuple[str, int]:
     return request.param
 

@@ -51,7 +51,7 @@ def hold():
     READ.unlink(missing_ok=True)
     run = ["systemd-run", "--quiet", "--unit=reader", "/usr/bin/python3", "/root/reader.py"]
     subprocess.run([*run, "/var/lib/vllm-kv", str(READ)], check=True)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while time.monotonic() < until and not (READ.exists() and " ok" in READ.read_text()):
         time.sleep(0.2)
 
@@ -59,7 +59,7 @@ def hold():
 def killed_at(tier, stage):
     known = set(RECEIPTS.glob("*.json"))
     run = subprocess.Popen(purge(tier), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    until, seen = time.monotonic() + 90, []
+    until, seen = time.monotonic() + 300, []
     while time.monotonic() < until and run.poll() is None:
         new = set(RECEIPTS.glob("*.json")) - known
         seen = stages(new.pop()) if new else []
@@ -93,6 +93,8 @@ if "chat" in tiers:
     results["chat key wiped"] = again("chat")
     subprocess.run(["systemctl", "stop", "systemd-cryptsetup@llmhost_chat"], check=False)
     results["chat closed by hand"] = again("chat")
+    # They were stopped with the unit, before that purge began, so it did not start them.
+    subprocess.run(["systemctl", "start", "vllm.service", "vllm-python.service"], check=True)
 for tier in tiers:
     for stage in STAGES[tier]:
         if tier == "chat":

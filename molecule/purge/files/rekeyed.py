@@ -30,7 +30,7 @@ def newest():
     return max(times, default=None), min(times, default=None)
 
 
-until, last, found = time.monotonic() + 600, None, None
+until, last, found = time.monotonic() + 900, None, None
 while found is None and time.monotonic() < until:
     found = receipt()
     if found is None:

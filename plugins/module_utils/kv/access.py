@@ -275,6 +275,9 @@ def restarts(document: Document) -> dict[str, list[str]]:
     for tier in file_tiers(document, ("present",)):
         services = [service for service in tier["services"] if service not in units.CONTAINER_DAEMONS]
         for process in discovery.of_services(services):
+            # conmon has podman's umask, whatever the unit says, and writes no block.
+            if discovery.is_runtime(process):
+                continue
             known = reasons.setdefault(process.unit or "?", [])
             known += [reason for reason in _lacks(process, tier) if reason not in known]
         for unit in _ended(tier, services):

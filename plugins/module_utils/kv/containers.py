@@ -16,9 +16,6 @@ from . import discovery, system
 from .datamap import Tier
 from .survey import printable
 from .system import Mount
-from .units import CONTAINER_DAEMONS
-
-RUNTIMES = ("conmon", "podman", "dockerd", "docker", "containerd", "containerd-shim", "crun", "runc", "catatonit")
 
 
 class View(NamedTuple):
@@ -94,13 +91,6 @@ def _is_of_the_host(place: Place, mount: Mount, inside: Sequence[Mount]) -> bool
     return there.replace("//", "/") == place.root
 
 
-def is_runtime(process: discovery.Process) -> bool:
-    """True for what starts and watches containers and is in none: it belongs to their unit and writes no block."""
-    if process.container is not None:
-        return False
-    return process.comm in RUNTIMES or process.unit in CONTAINER_DAEMONS
-
-
 def find(tier: Tier, processes: Sequence[discovery.Process] | None = None, proc: str = "/proc") -> list[View]:
     """Every process in a namespace of its own that has the tier, as far as they can be looked at."""
     place = place_of(tier["path"], _table(f"{proc}/self/mountinfo") or [])
@@ -114,7 +104,7 @@ def find(tier: Tier, processes: Sequence[discovery.Process] | None = None, proc:
             namespace = os.readlink(f"{proc}/{process.pid}/ns/mnt")
         except OSError:
             continue
-        if namespace == here or is_runtime(process):
+        if namespace == here or discovery.is_runtime(process):
             continue
         if namespace not in known:
             inside = _table(f"{proc}/{process.pid}/mountinfo")

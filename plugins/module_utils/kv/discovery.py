@@ -18,6 +18,9 @@ from typing import NamedTuple
 
 from .datamap import Tier
 from .stores import ENGINES, STORES, Engine, live_safe, parse_version
+from .units import CONTAINER_DAEMONS
+
+RUNTIMES = ("conmon", "podman", "dockerd", "docker", "containerd", "containerd-shim", "crun", "runc", "catatonit")
 
 # What may stand in a version that is believed and shown.
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!_-]{0,63}", re.ASCII)
@@ -137,6 +140,13 @@ def is_of(unit: str | None, services: Iterable[str]) -> bool:
     return any(service == unit or ("@." in service and service == template) for service in services)
 
 
+def is_runtime(process: Process) -> bool:
+    """True for what starts and watches containers and is in none: it belongs to their unit and writes no block."""
+    if process.container is not None:
+        return False
+    return process.comm in RUNTIMES or process.unit in CONTAINER_DAEMONS
+
+
 def of_services(services: Iterable[str], proc: str = "/proc") -> list[Process]:
     """The processes that run in one of these units."""
     wanted = list(services)
@@ -151,8 +161,13 @@ def engines(tier: Tier, owner_uid: int | None = None, proc: str = "/proc") -> li
     engine = ENGINES[STORES[tier["store"]].engine]
     found: list[Found] = []
     unknown: dict[str, Found] = {}
+    by_daemon = any(service in CONTAINER_DAEMONS for service in tier["services"])
     for process in processes(proc):
-        ours = is_of(process.unit, tier["services"])
+        # The daemon writes no block. Its containers have scopes of their own: the account tells which are the tier's.
+        if process.unit in CONTAINER_DAEMONS and process.container is None:
+            continue
+        of_daemon = by_daemon and process.container is not None and process.uid == owner_uid
+        ours = of_daemon or is_of(process.unit, tier["services"])
         # In a container the tier may have any name.
         at_home = process.uid == owner_uid and (
             _names(process.cmdline, tier["path"])

@@ -245,7 +245,7 @@ def collect(
     processes = [
         one
         for one in host.processes or []
-        if one.pid in writing or (discovery.is_of(one.unit, tier["services"]) and not containers.is_runtime(one))
+        if one.pid in writing or (discovery.is_of(one.unit, tier["services"]) and not discovery.is_runtime(one))
     ]
     names = [*tier["services"], *sorted({one.unit for one in processes if one.unit})]
     evidence = Evidence(

@@ -144,8 +144,21 @@ def _drop_caches() -> None:
 
 def filesystem_uuid(device: str) -> str | None:
     """UUID of the file system on a device, None if it has none that can be read."""
-    done = system.run(["blkid", "-p", "-s", "UUID", "-o", "value", device], 60)
+    try:
+        done = system.run(["blkid", "-p", "-s", "UUID", "-o", "value", device], 60)
+    except HostError:
+        # A device that does not answer must not keep its key.
+        return None
     return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def suspended(device: str, sys_root: str = "/sys") -> bool:
+    """Is a mapping suspended, as a purge that was killed leaves it? Then it never answers a read."""
+    try:
+        with open(os.path.join(sys_root, "dev/block", device, "dm/suspended"), encoding="ascii") as file:
+            return file.read().strip() == "1"
+    except OSError:
+        return False
 
 
 # Who holds it
@@ -311,7 +324,7 @@ def purge_unlocked(
 def _by_key(tier: Tier, found: Mapper | None, table: str, made: receipt.Receipt) -> None:
     name, proof = mapper_name(tier), made.content["proof"]
     if found is not None:
-        if targets(table) == [_CRYPT]:
+        if targets(table) == [_CRYPT] and not suspended(found.device):
             proof["filesystem_before"] = filesystem_uuid("/dev/mapper/" + name)
         proof["table_after"] = destroy_key(name, table)
         made.content["keys_destroyed"].append({"mapping": name, "cipher": cipher(table), "kind": "memory"})

@@ -87,7 +87,9 @@ def of_tier(tier: Tier, now: float) -> Standing:
 def pending(tier: Tier) -> list[str]:
     """Units of a tier whose processes run with an umask that the drop-in closes: only a restart changes that."""
     found = [
-        one for one in discovery.of_services(tier["services"]) if one.umask is not None and one.umask & 0o077 != 0o077
+        one
+        for one in discovery.of_services(tier["services"])
+        if one.umask is not None and one.umask & 0o077 != 0o077 and not discovery.is_runtime(one)
     ]
     return sorted({str(one.unit) for one in found if _in_our_root(one.pid)})
 
