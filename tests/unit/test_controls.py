@@ -367,8 +367,8 @@ FLAWS = [
     # KV-10
     ("KV-10", canary(unsalted=1), "fail", "1 of its blocks are found without any salt"),
     ("KV-10", canary(unsalted=1, problem="half"), "fail", "without any salt"),
-    ("KV-10", canary(salted=0), "unknown", "may never have been sent"),
-    ("KV-10", canary(salted=None), "unknown", "may never have been sent"),
+    ("KV-10", canary(salted=0), "unknown", "never sent or has expired"),
+    ("KV-10", canary(salted=None), "unknown", "never sent or has expired"),
     ("KV-10", canary(problem="a random first parent"), "unknown", "random first parent"),
     ("KV-10", put("names", "canaries", []), "unknown", "no canary"),
     ("KV-10", put("names", "problem", "it is no JSON"), "unknown", "no JSON"),
