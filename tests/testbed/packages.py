@@ -27,7 +27,7 @@ rm -r /var/cache/testbed-packages
 def fetch(release: str, status: str, packages: list[str], folder: Path) -> None:
     """The packages and what they need beyond the status file of the guest, into folder."""
     root = cache_dir() / "packages" / release
-    for part in ("lists/partial", "archives/partial"):
+    for part in ("lists/partial", "archives/partial", "none/partial"):
         (root / part).mkdir(parents=True, exist_ok=True)
     (root / "sources.list").write_text(SOURCES.format(key=KEYRING, release=release), encoding="utf-8")
     (root / "status").write_text(status, encoding="utf-8")
@@ -46,7 +46,8 @@ def fetch(release: str, status: str, packages: list[str], folder: Path) -> None:
     }
     apt = ["apt-get", "-y", "-q"] + [f"-o{key}={value}" for key, value in options.items()]
     subprocess.run([*apt, "update"], check=True, stdout=sys.stderr)
-    asked = [*apt, "install", "--print-uris", *packages]
+    # What is in the cache already would not be printed.
+    asked = [*apt, f"-oDir::Cache::archives={root / 'none'}", "install", "--print-uris", *packages]
     lines = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.splitlines()
     subprocess.run([*apt, "install", "--download-only", *packages], check=True, stdout=sys.stderr)
     for name in (line.split()[1] for line in lines if line.startswith("'http")):
