@@ -68,7 +68,9 @@ def _judge_canaries(canaries: Sequence[Canary], parts: Parts) -> None:
             parts.unknown(f"{label}: {canary.problem}", "mend its entry in the file of canaries")
         elif not canary.salted:
             # A canary that nobody sent is never found: its absence proves nothing.
-            parts.unknown(label + ": not found with its tenant's salt, so it was never sent or has expired since", _SEND)
+            parts.unknown(
+                label + ": not found with its tenant's salt, so it was never sent or has expired since", _SEND
+            )
 
 
 def in_bucket(answer: Mapping[str, Any]) -> Verdict | None:

@@ -298,7 +298,13 @@ def render(report: Mapping[str, Any]) -> str:
     waivers = [
         _row(
             by_name[one["host"]],
-            _cells([_text(one["until"]), ids.link(one["host"]), *(_text(one[key]) for key in ("control", "tier", "reason"))]),
+            _cells(
+                [
+                    _text(one["until"]),
+                    ids.link(one["host"]),
+                    *(_text(one[key]) for key in ("control", "tier", "reason")),
+                ]
+            ),
         )
         for one in report["waivers"]
     ]
