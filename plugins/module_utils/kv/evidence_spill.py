@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from . import discovery, fsio, orphans
 from .encryption import Roots, layer_key
@@ -145,8 +144,8 @@ def _excludes(text: str, path: str) -> bool:
     return bool(named) and all(re.search(r"exclude|\s-\s*/", line, re.IGNORECASE) for line in named)
 
 
-def look(path: str, processes: Sequence[discovery.Process], host: Any, roots: Roots | None = None) -> Spill:
-    """Everything for one tier. processes: those of its services; host: what is known of the host."""
+def look(path: str, processes: Sequence[discovery.Process], roots: Roots | None = None) -> Spill:
+    """Everything for one tier. processes: those of its services."""
     roots = roots or Roots()
     tagged, room, areas = False, None, swaps(roots)
     try:
