@@ -209,8 +209,7 @@ overdue strangers errors version""".split()
 def _target(params: dict) -> dict:
     """The tier that the options name or describe."""
     if params["tier"] is not None:
-        given = params["data_map"]
-        document = datamap.load() if given is None else datamap.validate(given, "data_map")
+        document = datamap.given_or_own(params["data_map"])
         tier = datamap.tier_named(document, params["tier"])
         if tier not in datamap.file_tiers(document):
             raise ValueError("tier {name} (store {store}, state {state}) has nothing to expire".format(**tier))
