@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Options that both bucket modules have."""
+"""Options that the modules which ask a bucket have in common."""
 
 from __future__ import annotations
 

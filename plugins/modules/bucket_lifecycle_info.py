@@ -208,9 +208,7 @@ def main() -> None:
         module.fail_json(msg=str(missing), exception=client.BOTO_ERROR)
     try:
         result = verdict.look(module.params)
-    except options.BadOption as error:
-        module.fail_json(msg=f"{options.where(module.params)}: {error}")
-    except errors.S3Error as error:
+    except (options.BadOption, errors.S3Error) as error:
         module.fail_json(msg=f"{options.where(module.params)}: {error}")
     module.exit_json(changed=False, **result)
 

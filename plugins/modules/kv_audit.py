@@ -229,9 +229,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    given = module.params["data_map"]
     try:
-        document = datamap.load() if given is None else datamap.validate(given, "data_map")
+        document = datamap.given_or_own(module.params["data_map"])
         options = {name: module.params[name] for name in ("waivers", "max_seconds", "buckets", "full")}
         past = history.read()
         discover = module.params["discover"]

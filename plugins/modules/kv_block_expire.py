@@ -209,8 +209,7 @@ overdue strangers errors version""".split()
 def _target(params: dict) -> dict:
     """The tier that the options name or describe."""
     if params["tier"] is not None:
-        given = params["data_map"]
-        document = datamap.load() if given is None else datamap.validate(given, "data_map")
+        document = datamap.given_or_own(params["data_map"])
         tier = datamap.tier_named(document, params["tier"])
         if tier not in datamap.file_tiers(document):
             raise ValueError("tier {name} (store {store}, state {state}) has nothing to expire".format(**tier))
@@ -231,26 +230,18 @@ def _pass(tier: dict, check: bool, params: dict) -> tuple:
     """The record of one pass as the account, the first paths that it deleted, and how many they were."""
 
     def work(stopped=None) -> list:
-        listed: list = []
-        count = 0
-
-        def note(path: str, kind: str) -> None:
-            nonlocal count
-            count += 1
-            if count <= MAX_LISTED:
-                listed.append(path)
-
+        gone = expiry.Listed(MAX_LISTED)
         options: dict[str, Any] = {} if params["tier"] is not None else {"state_root": None}
         record = expiry.expire(
             tier,
             delete=not check,
             trust_clock=params["trust_clock"],
             max_seconds=params["max_seconds"],
-            on_delete=note,
+            on_delete=gone,
             stopped=stopped,
             **options,
         )
-        return [record, listed, count]
+        return [record, gone.paths, gone.count]
 
     if not params["stopped"]:
         return tuple(account.as_owner(tier["owner"], work))

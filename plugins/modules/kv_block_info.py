@@ -203,9 +203,7 @@ def _target(params: dict) -> dict:
         known = {"path": mapkeys.clean_path(params["path"]), "store": params["store"], "owner": None}
         known.update(retention_minutes=1440, tmp_grace_minutes=60, dir_grace_minutes=60)
     else:
-        given = params["data_map"]
-        document = datamap.load() if given is None else datamap.validate(given, "data_map")
-        known = datamap.tier_named(document, params["tier"])
+        known = datamap.tier_named(datamap.given_or_own(params["data_map"]), params["tier"])
         if not known["path"]:
             raise ValueError("tier {name} (store {store}) keeps no files".format(**known))
     return dict(known, **{key: params[key] for key in ("owner", "retention_minutes") if params[key] is not None})

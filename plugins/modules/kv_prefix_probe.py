@@ -202,9 +202,7 @@ def _there(names: list, params: dict) -> list:
         return prefixprobe.in_directory(names, mapkeys.clean_path(params["path"]))
     if params["bucket"] is not None:
         return _in_bucket(names, params)
-    given = params["data_map"]
-    document = datamap.load() if given is None else datamap.validate(given, "data_map")
-    tier = datamap.tier_named(document, params["tier"])
+    tier = datamap.tier_named(datamap.given_or_own(params["data_map"]), params["tier"])
     if tier["store"] in ("vllm_fs", "llmd_fs"):
         return prefixprobe.in_directory(names, tier["path"])
     if tier["store"] != "vllm_obj":

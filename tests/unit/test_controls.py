@@ -255,7 +255,6 @@ def both(*flaws):
 
 
 STOPPED = both(put("", "processes", []), put("", "views", []), put("", "engines", []))
-LATE = NOW - 100 * 60
 
 FLAWS = [
     # KV-02

@@ -145,7 +145,7 @@ def test_no_swap_is_read_from_the_running_cgroup_and_not_on_version_1(tmp_path, 
 @pytest.mark.parametrize("found", [None, [], [orphans.Orphan("vllm_offload_x.mmap", 7)]])
 def test_what_no_process_maps_is_told_with_its_path_or_not_known(tmp_path, monkeypatch, found) -> None:
     monkeypatch.setattr(orphans, "find", lambda proc: found)
-    told = evidence_spill.look(str(tmp_path), [], None, make(tmp_path)).orphans
+    told = evidence_spill.look(str(tmp_path), [], make(tmp_path)).orphans
     assert told == (None if found is None else tuple(("/dev/shm/" + one.name, one.size) for one in found))
 
 
@@ -167,13 +167,10 @@ def test_a_backup_leaves_a_tier_out_only_where_it_says_so(tmp_path: Path, text: 
 
 
 def test_the_tag_must_be_a_valid_one(tmp_path: Path) -> None:
-    class Host:
-        processes: tuple = ()
-
     roots = make(tmp_path, proc__swaps="x\n")
     tag = tmp_path / "CACHEDIR.TAG"
     tag.write_text("Signature: 8a477f597d28d172789f06886806bc55\n")
-    found = evidence_spill.look(str(tmp_path), [], Host, roots)
+    found = evidence_spill.look(str(tmp_path), [], roots)
     assert isinstance(found, Spill) and found.tagged and found.total_bytes
     tag.write_text("")
-    assert not evidence_spill.look(str(tmp_path), [], Host, roots).tagged
+    assert not evidence_spill.look(str(tmp_path), [], roots).tagged

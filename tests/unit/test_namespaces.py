@@ -74,8 +74,8 @@ class Host:
         assert judged.unknown is None, judged.unknown
         return [one.name for one in judged.dead]
 
-    def purge(self, **options):
-        return namespaces.purge(self.tier, state_root=self.state_root, **options)
+    def delete_dead(self, **options):
+        return namespaces.delete_dead(self.tier, state_root=self.state_root, **options)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_what_is_not_certain_is_not_dead(host, change, why):
     assert judged.dead == [] and why in judged.unknown
     assert judged.evidence() == f"cannot tell: {judged.unknown}"
     before = host.tree.files()
-    result = host.purge()
+    result = host.delete_dead()
     assert result["exit"] == expiry.REFUSED and host.tree.files() == before
 
 
@@ -208,18 +208,18 @@ def test_a_stranger_or_a_symlink_is_no_namespace(host):
 # -- their end
 
 
-def test_purge_takes_the_dead_whole_and_nothing_else(host):
+def test_the_dead_go_whole_and_nothing_else(host):
     before = host.tree.files()
-    result = host.purge()
+    result = host.delete_dead()
     assert (result["exit"], result["removed"], result["blocks"], result["bytes"]) == (expiry.OK, [OLD], 2, 32)
     assert host.tree.files() == before - host.dead
     assert sorted(os.listdir(host.tree.root)) == [NAMESPACE, f"{NAMESPACE}_r0"]
-    assert host.purge()["dead"] == []
+    assert host.delete_dead()["dead"] == []
 
 
 def test_listing_names_them_and_takes_nothing(host):
     before = host.tree.files()
-    result = host.purge(delete=False)
+    result = host.delete_dead(delete=False)
     assert result["dead"] == [{"name": OLD, "blocks": 2, "bytes": 32}] and result["removed"] == []
     assert host.tree.files() == before and result["exit"] == expiry.OK
 
@@ -239,7 +239,7 @@ def test_what_is_not_the_stores_stays_and_its_directories_with_it(host, tmp_path
     else:
         kept = block
         os.chown(block, NOBODY, NOBODY)
-    result = host.purge()
+    result = host.delete_dead()
     assert os.path.lexists(kept) and result["exit"] == expiry.ERRORS and result["removed"] == []
     assert f"{OLD} is not empty" in result["messages"][0]
 
@@ -258,23 +258,23 @@ def test_a_namespace_that_comes_to_life_before_its_turn_stays(host, monkeypatch,
         return judged
 
     monkeypatch.setattr(namespaces, "_judged", late)
-    result = host.purge()
+    result = host.delete_dead()
     assert (host.dead <= host.tree.files()) == guarded
     assert not guarded or (result["exit"] == expiry.ERRORS and "not dead any more" in result["messages"][0])
 
 
-def test_purge_refuses_where_a_pass_would(host, monkeypatch):
+def test_nothing_dead_goes_where_a_pass_would_refuse(host, monkeypatch):
     with state.locked(host.tier, host.state_root):
-        assert host.purge()["exit"] == expiry.BUSY
+        assert host.delete_dead()["exit"] == expiry.BUSY
     host.tier["owner"] = NOBODY
     os.chown(host.state_root + "/chat", NOBODY, NOBODY)
-    assert "kvtier prepare chat" in host.purge()["messages"][0]
+    assert "kvtier prepare chat" in host.delete_dead()["messages"][0]
     host.tier["owner"] = 0
     os.chown(host.state_root + "/chat", 0, 0)
     host.engines[:] = [discovery.Found(11, "vllm.service", "0.27.1", "/x")]
-    assert "upgrade to 0.28" in host.purge()["messages"][0]
+    assert "upgrade to 0.28" in host.delete_dead()["messages"][0]
     monkeypatch.setattr(clock, "problem", lambda *_: "the clock jumped")
-    assert host.purge()["exit"] == expiry.CLOCK
+    assert host.delete_dead()["exit"] == expiry.CLOCK
     assert host.dead <= host.tree.files()
 
 
@@ -288,7 +288,7 @@ def command(monkeypatch):
         host.tree.give(NOBODY)
         document = {"schema": 1, "host": "h", "prompt_log_retention_minutes": 1440, "tiers": [host.tier]}
         monkeypatch.setattr(datamap, "load", lambda path: document)
-        remember_in(monkeypatch, root / "state", namespaces.purge)
+        remember_in(monkeypatch, root / "state", namespaces.delete_dead)
         monkeypatch.setattr(state.read_run, "__defaults__", (host.state_root,))
         monkeypatch.setattr(cli.syslog, "syslog", lambda *_: None)
         before = os.umask(0o022)
@@ -296,7 +296,7 @@ def command(monkeypatch):
         os.umask(before)
 
 
-def test_kvtier_lists_purges_and_says_so(command, capsys):
+def test_kvtier_lists_deletes_and_says_so(command, capsys):
     assert cli.main(["expire", "chat", "--dead-namespaces", "--dry-run"]) == expiry.OK
     text = capsys.readouterr().out
     assert (

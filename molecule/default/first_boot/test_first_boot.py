@@ -9,15 +9,11 @@ import re
 import time
 from posixpath import dirname
 
+from on_host import output
+
 testinfra_hosts = ["ansible://testbed"]
 
 ROOT = "/var/lib/vllm-kv"
-
-
-def output(host, command: str) -> str:
-    done = host.run(command)
-    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout.strip()
 
 
 def blocks(host, condition: str) -> set[str]:

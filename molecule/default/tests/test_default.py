@@ -8,18 +8,13 @@ import json
 import time
 
 import pytest
+from on_host import output
 
 testinfra_hosts = ["ansible://testbed"]
 
 ROOT = "/var/lib/vllm-kv"
 # Shows the directory that the mount at ROOT covers; the private namespace ends with the command.
 UNDER_MOUNT = "unshare --mount sh -c 'mount --bind /var/lib /mnt && {}'"
-
-
-def output(host, command: str) -> str:
-    done = host.run(command)
-    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout.strip()
 
 
 def status(host, variant: str) -> dict:

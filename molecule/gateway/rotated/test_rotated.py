@@ -10,13 +10,9 @@ import hmac
 import json
 import shlex
 
+from on_host import output
+
 testinfra_hosts = ["ansible://testbed"]
-
-
-def output(host, command: str) -> str:
-    done = host.run(command)
-    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout.strip()
 
 
 def salt(host, tenant: str, epoch: str, key: str) -> str:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from on_host import output
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests/integration"))
 
@@ -21,12 +22,6 @@ import gateway_attacks as attacks
 testinfra_hosts = ["ansible://testbed"]
 
 MARKER = "prompt-marker-91c2"
-
-
-def output(host, command: str) -> str:
-    done = host.run(command)
-    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout.strip()
 
 
 def salt(host, tenant: str, epoch: str = "1", key: str = "/etc/llmhost/gateway/salt.key") -> str:

@@ -7,15 +7,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from on_host import output
 
 testinfra_hosts = ["ansible://testbed"]
 JUDGED = [f"KV-{number:02d}" for number in (*range(1, 9), *range(10, 17))]
-
-
-def output(host, command: str) -> str:
-    done = host.run(command)
-    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ A writer is never restarted here: what it still lacks is said.
 from __future__ import annotations
 
 import contextlib
-import errno
 import glob
 import os
 import stat
@@ -71,15 +70,6 @@ def link_changes(document: Document, unit_dir: str = units.UNIT_DIR) -> tuple[li
     return sorted(wanted - found), sorted(found - wanted)
 
 
-def _xattr(fd: int, name: str) -> bytes | None:
-    try:
-        return os.getxattr(fd, name)
-    except OSError as error:
-        if error.errno in (errno.ENODATA, errno.EOPNOTSUPP):
-            return None
-        raise
-
-
 def _has(fd: int, name: str) -> bool:
     try:
         os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -110,9 +100,9 @@ def shortcomings(tier: Tier) -> list[str]:
             wrong.append("%s belongs to %d:%d, not %d:%d" % (path, info.st_uid, info.st_gid, *account))
         if stat.S_IMODE(info.st_mode) != 0o700:
             wrong.append(f"{path} has mode {stat.S_IMODE(info.st_mode):04o}, not 0700")
-        if _xattr(fd, ACCESS_ACL) is not None:
+        if fsio.xattr(fd, ACCESS_ACL) is not None:
             wrong.append(f"{path} has an access ACL")
-        if _xattr(fd, DEFAULT_ACL) != prepare.CLOSED_ACL:
+        if fsio.xattr(fd, DEFAULT_ACL) != prepare.CLOSED_ACL:
             wrong.append(f"{path} has no closed default ACL")
         if not _has(fd, CACHEDIR_TAG):
             wrong.append(f"{path} has no {CACHEDIR_TAG}")

@@ -29,6 +29,14 @@ def gid_of(owner: str | int) -> int:
         raise
 
 
+def name_of(uid: int) -> str:
+    """Name of an account, its number if it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
 def become(owner: str | int) -> None:
     """Give up root for good and be the account. PermissionError if this process is neither root nor the account."""
     uid, gid = uid_of(owner), gid_of(owner)

@@ -138,7 +138,7 @@ def _expire(document: Document, options: argparse.Namespace) -> int:
             raise KeyError(f"tier {tier['name']} has nothing to expire (state {tier['state']})")
     worst = expiry.OK
     results = []
-    tell = purge_summary if options.dead_namespaces else summary
+    tell = dead_summary if options.dead_namespaces else summary
     for tier in tiers:
         result = _expire_one(tier, options)
         results.append(result)
@@ -161,28 +161,20 @@ def _expire_one(tier: Tier, options: argparse.Namespace) -> dict[str, Any]:
         if options.dead_namespaces:
             from . import namespaces
 
-            return namespaces.purge(tier, delete=not options.dry_run)
-        listed: list[str] = []
-        due = 0
-
-        def note(path: str, kind: str) -> None:
-            nonlocal due
-            due += 1
-            if due <= MAX_LISTED:
-                listed.append(path)
-
+            return namespaces.delete_dead(tier, delete=not options.dry_run)
+        due = expiry.Listed(MAX_LISTED)
         result = expiry.expire(
             tier,
             delete=not options.dry_run,
             trust_clock=options.trust_clock,
             max_seconds=options.max_seconds,
-            on_delete=note if options.dry_run else None,
+            on_delete=due if options.dry_run else None,
             stopped=stopped,
             progress=shown.directory if shown else None,
             workers=options.workers or (None if options.dry_run else default_workers()),
             full=options.full,
         )
-        return {**result, "would_delete": listed, "would_delete_count": due} if options.dry_run else result
+        return {**result, "would_delete": due.paths, "would_delete_count": due.count} if options.dry_run else result
 
     # One tier that cannot be worked on must not keep the others from being expired.
     try:
@@ -218,7 +210,7 @@ def summary(result: dict[str, Any]) -> str:
     return "; ".join([line, *result["messages"][:3]])
 
 
-def purge_summary(result: dict[str, Any]) -> str:
+def dead_summary(result: dict[str, Any]) -> str:
     """One line about the dead namespaces of one tier."""
     dead = result.get("dead", [])
     line = "dead namespaces of %s: exit %d, %d dead, %d removed (%d blocks, %d bytes)" % (

@@ -235,6 +235,11 @@ def normalise(tiers: Any, host: str, prompt_log_retention_minutes: Any = 1440) -
     return document
 
 
+def given_or_own(document: Any) -> Document:
+    """The data map that a module was given, checked; without one the host's own."""
+    return load() if document is None else validate(document, "data_map")
+
+
 def _memory(tiers: Sequence[Tier]) -> list[dict[str, Any]]:
     """One entry for each service that fills its tiers through files in memory, which no directory of a tier covers."""
     found: dict[str, dict[str, Any]] = {}

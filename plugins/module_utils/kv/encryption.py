@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, NamedTuple
 
-from . import command
+from . import command, fsio
+from .fsio import line_of
 from .mapkeys import within
 
 _NETWORK = (
@@ -60,15 +61,11 @@ def _mount_id(path: str) -> int | None:
     except OSError:
         return None
     try:
-        with open("/proc/self/fdinfo/%d" % fd, encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith("mnt_id:"):
-                    return int(line[7:])
+        return fsio.mount_id(fd)
     except OSError:
-        pass
+        return None
     finally:
         os.close(fd)
-    return None
 
 
 def fscrypt_policy(path: str) -> bytes | None:
@@ -186,14 +183,6 @@ def mount_of(path: str, table: Sequence[Mount], ident: int | None = None) -> Mou
     return best
 
 
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
 def _worst(keys: Sequence[Key | None]) -> Key | None:
     """What protects a device whose data lies on all of several ones: no more than the weakest of them."""
     known = [key for key in keys if key is not None]
@@ -236,7 +225,7 @@ class _Look:
         if os.path.isdir(os.path.join(directory, "loop")):
             return self.loop(directory, name)
         if os.path.isdir(os.path.join(directory, "md")):
-            self.add(name, "md", _read(os.path.join(directory, "md", "uuid")), _read(directory + "/md/level"))
+            self.add(name, "md", line_of(os.path.join(directory, "md", "uuid")), line_of(directory + "/md/level"))
             return self.below(directory, level)
         if os.path.exists(os.path.join(directory, "partition")):
             self.add(name, "partition", "", "")
@@ -245,7 +234,8 @@ class _Look:
             self.add(name, "layer", "", "")
             return self.below(directory, level)
         remote = self.remote(directory, name)
-        self.add(name, "network disk" if remote else "disk", "", _read(os.path.join(directory, "device", "model")))
+        model = line_of(os.path.join(directory, "device", "model")).strip()
+        self.add(name, "network disk" if remote else "disk", "", model)
         if remote:
             self.local = False
             self.problems.append(f"{name} is a network block device")
@@ -253,7 +243,7 @@ class _Look:
 
     @staticmethod
     def remote(directory: str, name: str) -> bool:
-        transport = _read(os.path.join(directory, "device", "transport"))
+        transport = line_of(os.path.join(directory, "device", "transport"))
         return bool(
             _NETWORK_DISK.match(name)
             or re.search(r"/session\d+/|/nvme-fabrics/", directory)
@@ -275,7 +265,7 @@ class _Look:
         return _worst([self.block(slave, level + 1) for slave in self.slaves(directory)])
 
     def mapping(self, directory: str, level: int) -> Key | None:
-        name, uuid = _read(os.path.join(directory, "dm", "name")), _read(os.path.join(directory, "dm", "uuid"))
+        name, uuid = (line_of(os.path.join(directory, "dm", what)) for what in ("name", "uuid"))
         match = _CRYPT_UUID.match(uuid)
         if not match:
             kind = uuid.partition("-")[0].lower() if "-" in uuid else "unknown"
@@ -290,7 +280,7 @@ class _Look:
         return _best(own, under)
 
     def loop(self, directory: str, name: str) -> Key | None:
-        backing = _read(os.path.join(directory, "loop", "backing_file"))
+        backing = line_of(os.path.join(directory, "loop", "backing_file"))
         self.add(name, "loop", "", backing)
         if not backing or backing.endswith(" (deleted)"):
             self.unknown(f"the file behind {name} cannot be seen")
@@ -313,7 +303,7 @@ class _Look:
                     continue
                 found = [os.path.realpath(os.path.join(devices, name)) for name in sorted(os.listdir(devices))]
                 names = [os.path.basename(one) for one in found]
-                names += [_read(os.path.join(one, "dm", "name")) for one in found]
+                names += [line_of(os.path.join(one, "dm", "name")) for one in found]
                 if wanted in names:
                     return _worst([self.block(one, 0) for one in found])
         except OSError:

@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from . import discovery, fsio, orphans
 from .encryption import Roots, layer_key
@@ -62,7 +61,7 @@ class Spill:
     total_files: int = 0
 
 
-def line_of(path: str) -> str | None:
+def text_of(path: str) -> str | None:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(1 << 16).strip()
@@ -72,22 +71,22 @@ def line_of(path: str) -> str | None:
 
 def swaps(roots: Roots) -> tuple[Swap, ...] | None:
     """The swap areas in use; None if they cannot be read."""
-    text = line_of(os.path.join(roots.proc, "swaps"))
+    text = text_of(os.path.join(roots.proc, "swaps"))
     if text is None:
         return None
     found = []
     for line in text.splitlines()[1:]:
         name = line.split()[0].replace("\\040", " ")
         device = os.path.basename(os.path.realpath(name))
-        uuid = line_of(f"{roots.sys}/class/block/{device}/dm/uuid") or ""
+        uuid = text_of(f"{roots.sys}/class/block/{device}/dm/uuid") or ""
         if not name.startswith("/dev/"):
             found.append(Swap(name, False, "a file"))
         elif device.startswith("zram"):
-            behind = line_of(f"{roots.sys}/class/block/{device}/backing_dev") or "none"
+            behind = text_of(f"{roots.sys}/class/block/{device}/backing_dev") or "none"
             found.append(Swap(name, behind == "none", "in memory" if behind == "none" else f"writes back to {behind}"))
         elif uuid.startswith("CRYPT-PLAIN-"):
             # Plain dm-crypt may have a key file: then the swap can be read after the power is off.
-            key = layer_key(line_of(f"{roots.sys}/class/block/{device}/dm/name") or "", "PLAIN", roots)
+            key = layer_key(text_of(f"{roots.sys}/class/block/{device}/dm/name") or "", "PLAIN", roots)
             found.append(Swap(name, key.kind == "memory", f"plain dm-crypt, {key.reason}"))
         else:
             found.append(
@@ -98,22 +97,22 @@ def swaps(roots: Roots) -> tuple[Swap, ...] | None:
 
 def hibernates(swaps: Sequence[Swap] | None, roots: Roots) -> bool:
     """Can the host write its memory, keys included, to disk? systemd finds a swap for that by itself."""
-    states = line_of(os.path.join(roots.sys, "power/state"))
+    states = text_of(os.path.join(roots.sys, "power/state"))
     if states is not None and "disk" not in states.split():
         return False
     targets = [os.path.join(roots.etc, "systemd/system", name) for name in HIBERNATION]
     if all(os.path.islink(target) and os.path.realpath(target) == "/dev/null" for target in targets):
         return False
-    resume = (line_of(os.path.join(roots.sys, "power/resume")) or "0:0") != "0:0"
+    resume = (text_of(os.path.join(roots.sys, "power/resume")) or "0:0") != "0:0"
     return resume or any(not swap.safe for swap in swaps or ())
 
 
 def no_swap(process: discovery.Process, roots: Roots) -> bool:
     """May the running process never be swapped? Read from its cgroup and those above: a setting is no proof."""
-    text = line_of(f"{roots.proc}/{process.pid}/cgroup") or ""
+    text = text_of(f"{roots.proc}/{process.pid}/cgroup") or ""
     path = next((line[3:] for line in text.splitlines() if line.startswith("0::")), "")
     while path and path != "/":
-        if line_of(f"{roots.sys}/fs/cgroup{path}/memory.swap.max") == "0":
+        if text_of(f"{roots.sys}/fs/cgroup{path}/memory.swap.max") == "0":
             return True
         path = os.path.dirname(path)
     return False
@@ -129,7 +128,7 @@ def backups(path: str, etc: str) -> tuple[tuple[str, bool], ...]:
     found = []
     for pattern in BACKUP_CONFIGS:
         for name in sorted(glob.glob(os.path.join(glob.escape(etc), pattern))):
-            text = line_of(name) if os.path.isfile(name) else None
+            text = text_of(name) if os.path.isfile(name) else None
             if text is not None:
                 found.append((name, _leaves_out(text, path)))
     return tuple(found)
@@ -145,8 +144,8 @@ def _excludes(text: str, path: str) -> bool:
     return bool(named) and all(re.search(r"exclude|\s-\s*/", line, re.IGNORECASE) for line in named)
 
 
-def look(path: str, processes: Sequence[discovery.Process], host: Any, roots: Roots | None = None) -> Spill:
-    """Everything for one tier. processes: those of its services; host: what is known of the host."""
+def look(path: str, processes: Sequence[discovery.Process], roots: Roots | None = None) -> Spill:
+    """Everything for one tier. processes: those of its services."""
     roots = roots or Roots()
     tagged, room, areas = False, None, swaps(roots)
     try:
@@ -157,13 +156,13 @@ def look(path: str, processes: Sequence[discovery.Process], host: Any, roots: Ro
         pass
     return Spill(
         swaps=areas,
-        core_pattern=line_of(os.path.join(roots.proc, "sys/kernel/core_pattern")),
-        crash_kernel=line_of(os.path.join(roots.sys, "kernel/kexec_crash_loaded")) == "1",
+        core_pattern=text_of(os.path.join(roots.proc, "sys/kernel/core_pattern")),
+        crash_kernel=text_of(os.path.join(roots.sys, "kernel/kexec_crash_loaded")) == "1",
         hibernates=hibernates(areas, roots),
         orphans=_orphaned(roots.proc),
         no_swap={one.pid: no_swap(one, roots) for one in processes},
         tagged=tagged,
-        updatedb=line_of(os.path.join(roots.etc, "updatedb.conf")),
+        updatedb=text_of(os.path.join(roots.etc, "updatedb.conf")),
         backups=backups(path, roots.etc),
         free_bytes=room.f_bavail * room.f_frsize if room else 0,
         total_bytes=room.f_blocks * room.f_frsize if room else 0,

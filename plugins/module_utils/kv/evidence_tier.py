@@ -261,7 +261,7 @@ def collect(
         units=evidence_host.units_of(names, roots),
         engines=discovery.engines(tier, account.uid) if host.processes is not None else [],
         record=state.read_run(tier),
-        spill=evidence_spill.look(path, processes, host, roots),
+        spill=evidence_spill.look(path, processes, roots),
     )
     evidence.running = evidence_engine.running(processes, evidence.engines, roots.proc)
     evidence.ports = evidence_ports.look(evidence.running, roots.proc)

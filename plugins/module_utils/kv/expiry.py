@@ -83,6 +83,19 @@ class Hooks(NamedTuple):
     progress: Callable[[], None] | None = None
 
 
+class Listed:
+    """For on_delete: the first paths, and how many there were."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.count = most, 0
+        self.paths: list[str] = []
+
+    def __call__(self, path: str, _kind: str) -> None:
+        self.count += 1
+        if self.count <= self.most:
+            self.paths.append(path)
+
+
 class Watch:
     """Called once per directory: paces the pass, and ends it when the tier's path is no longer the open directory.
 

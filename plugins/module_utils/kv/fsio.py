@@ -167,6 +167,16 @@ def covered(path: str) -> Iterator[int]:
         os.close(tree)
 
 
+def xattr(fd: int, name: str) -> bytes | None:
+    """An extended attribute of an open file, None if it has none or the file system knows none."""
+    try:
+        return os.getxattr(fd, name)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.EOPNOTSUPP):
+            return None
+        raise
+
+
 def is_immutable(fd: int) -> bool | None:
     """True or False for the immutable flag of an open directory, None where the file system has no such flag."""
     flags = array.array("l", [0])
@@ -210,6 +220,15 @@ def read_small(name: str, dir_fd: int | None = None, owner: int | None = None, l
     if len(data) > limit:
         raise UnsafePath("%s is larger than %d bytes" % (name, limit))
     return data
+
+
+def line_of(path: str) -> str:
+    """The one line of a file of the kernel's, empty if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().rstrip("\n")
+    except OSError:
+        return ""
 
 
 def begins_with(fd: int, name: str, magic: bytes) -> bool:

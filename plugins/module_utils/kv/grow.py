@@ -11,7 +11,7 @@ import os
 import struct
 from dataclasses import dataclass
 
-from . import devices, lvm, system
+from . import devices, fsio, lvm, system
 from .datamap import Tier, mapper_name
 from .drift import Table
 from .system import HostError, Mapper
@@ -64,7 +64,7 @@ def look(tier: Tier, mapper: Mapper | None, table: Table | None) -> Sizes | None
         mapper is None
         or table is None
         or not grows(tier)
-        or _line(f"/sys/dev/block/{mapper.device}/dm/suspended") != "0"
+        or fsio.line_of(f"/sys/dev/block/{mapper.device}/dm/suspended") != "0"
     ):
         return None
     try:
@@ -73,14 +73,6 @@ def look(tier: Tier, mapper: Mapper | None, table: Table | None) -> Sizes | None
         return Sizes(_below(tier), table.sectors * 512, table.offset * 512, known)
     except OSError:
         return None
-
-
-def _line(path: str) -> str:
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 def _below(tier: Tier) -> int:

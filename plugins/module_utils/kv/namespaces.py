@@ -15,7 +15,7 @@ import stat
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 from . import account, clock, discovery, expiry, fsio, state
 from .datamap import STATE_ROOT, Tier
@@ -197,12 +197,7 @@ def _walk(tier: Tier, fd: int, one: Namespace, since: float, **options: Any) -> 
     return walk
 
 
-def purge(
-    tier: Tier,
-    delete: bool = True,
-    state_root: str = STATE_ROOT,
-    on_delete: Callable[[str, str], None] | None = None,
-) -> dict[str, Any]:
+def delete_dead(tier: Tier, delete: bool = True, state_root: str = STATE_ROOT) -> dict[str, Any]:
     """Delete the dead namespaces of a tier, as its account; delete=False only says which. Same refusals as expire()."""
     result: dict[str, Any] = {"tier": tier["name"], "exit": expiry.OK, "messages": [], "dead": [], "removed": []}
     result.update(blocks=0, bytes=0, errors={})
@@ -215,7 +210,7 @@ def purge(
             jump = clock.problem(before["clock"] if before else None, clock.now(), clock.synchronised() is True)
             if jump is not None:
                 return {**result, "exit": expiry.CLOCK, "messages": [jump]}
-            _purge(tier, fd, delete, on_delete, result)
+            _delete_dead(tier, fd, delete, result)
     except state.Busy as error:
         result.update(exit=expiry.BUSY, messages=[str(error)])
     except (expiry.Refused, OSError, fsio.UnsafePath, Stop) as error:
@@ -231,9 +226,7 @@ def _judged(tier: Tier, fd: int) -> Judgement:
     return judge(tier, fd, engines, discovery.processes(), clock.synchronised())
 
 
-def _purge(
-    tier: Tier, fd: int, delete: bool, on_delete: Callable[[str, str], None] | None, result: dict[str, Any]
-) -> None:
+def _delete_dead(tier: Tier, fd: int, delete: bool, result: dict[str, Any]) -> None:
     judged = _judged(tier, fd)
     if judged.unknown:
         raise expiry.Refused(f"which namespaces are dead cannot be told: {judged.unknown}")
@@ -244,7 +237,7 @@ def _purge(
         if one.name not in [other.name for other in again.dead]:
             result["messages"].append(f"{printable(one.name)} is not dead any more, or nobody can tell: it stays")
             continue
-        walk = _walk(tier, fd, one, judged.since, delete=True, on_delete=on_delete, pause=expiry.Watch(tier, fd))
+        walk = _walk(tier, fd, one, judged.since, delete=True, pause=expiry.Watch(tier, fd))
         done = walk.run()
         result["blocks"] += done.expired
         result["bytes"] += done.expired_bytes

@@ -65,11 +65,11 @@ def _root(tier: Tier, fd: int, uid: int, gid: int) -> list[str]:
     if stat.S_IMODE(info.st_mode) != 0o700:
         os.fchmod(fd, 0o700)
         done.append(f"mode {stat.S_IMODE(info.st_mode):04o} -> 0700")
-    if _xattr(fd, _ACL_ACCESS) is not None:
+    if fsio.xattr(fd, _ACL_ACCESS) is not None:
         os.removexattr(fd, _ACL_ACCESS)
         os.fchmod(fd, 0o700)
         done.append("removed extended access ACL")
-    if _xattr(fd, _ACL_DEFAULT) != CLOSED_ACL:
+    if fsio.xattr(fd, _ACL_DEFAULT) != CLOSED_ACL:
         try:
             os.setxattr(fd, _ACL_DEFAULT, CLOSED_ACL)
             done.append("default ACL u::rwx,g::---,o::---")
@@ -83,15 +83,6 @@ def _root(tier: Tier, fd: int, uid: int, gid: int) -> list[str]:
     if _tag(fd, uid, gid):
         done.append(f"wrote {CACHEDIR_TAG}")
     return done
-
-
-def _xattr(fd: int, name: str) -> bytes | None:
-    try:
-        return os.getxattr(fd, name)
-    except OSError as error:
-        if error.errno in (errno.ENODATA, errno.EOPNOTSUPP):
-            return None
-        raise
 
 
 def _label(path: str) -> bool:

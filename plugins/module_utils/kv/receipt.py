@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import stat
 import time
 from typing import Any
 
-from . import fsio, system
+from . import account, fsio, system
 from .mapkeys import LIB_ROOT
 from .survey import printable
 
@@ -29,25 +28,18 @@ def utc(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 def who(given: str | None = None, proc: str = "/proc") -> dict[str, Any]:
     """Who runs this: the account, the one that logged in, and what the caller says (not proven)."""
     login = None
     try:
         with open(f"{proc}/self/loginuid", encoding="ascii") as file:
             uid = int(file.read())
-        login = None if uid == _NOBODY else _name(uid)
+        login = None if uid == _NOBODY else account.name_of(uid)
     except (OSError, ValueError):
         pass
     sudo = os.environ.get("SUDO_USER")
     return {
-        "account": _name(os.geteuid()),
+        "account": account.name_of(os.geteuid()),
         "login": login,
         "sudo": printable(sudo)[:_WHO_MAX] if sudo else None,
         "says": printable(given)[:_WHO_MAX] if given else None,

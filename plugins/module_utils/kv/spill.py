@@ -187,7 +187,7 @@ def plan(
     if "orphans" in parts:
         todo.left = [one.name for one in orphans.find(proc=roots.proc) or ()]
     loaded = os.path.join(roots.sys, "kernel/kexec_crash_loaded")
-    todo.loaded = "crash_kernel" in parts and (evidence_spill.line_of(loaded) or "0") == "1"
+    todo.loaded = "crash_kernel" in parts and (evidence_spill.text_of(loaded) or "0") == "1"
     todo.swap = spill_swap.plan(swap, swap_size, record.get("swaps", []), roots)
     after: dict[str, Any] = {"masked": todo.masked, "swaps": todo.swap.masked, "pruned": _paths(document, parts)}
     kept = {key: value for key, value in after.items() if value}
@@ -242,9 +242,9 @@ def apply(todo: Plan) -> None:
     if todo.left:
         orphans.remove()
     if todo.loaded:
-        if evidence_spill.line_of("/sys/kernel/kexec_crash_loaded") == "1":
+        if evidence_spill.text_of("/sys/kernel/kexec_crash_loaded") == "1":
             system.do("kexec", "-p", "-u")
-        if evidence_spill.line_of("/sys/kernel/kexec_crash_loaded") == "1":
+        if evidence_spill.text_of("/sys/kernel/kexec_crash_loaded") == "1":
             raise HostError("the crash kernel is still loaded. Fix: find what loads it, then run again")
 
 

@@ -88,14 +88,14 @@ def crypttab_after(data: bytes, mode: str) -> bytes:
 
 def _bytes_of(roots: Roots, name: str) -> int:
     """A figure of /proc/meminfo in bytes, 0 if it is not there."""
-    text = evidence_spill.line_of(os.path.join(roots.proc, "meminfo")) or ""
+    text = evidence_spill.text_of(os.path.join(roots.proc, "meminfo")) or ""
     match = re.search(rf"^{name}:\s+(\d+) kB$", text, re.MULTILINE)
     return int(match.group(1)) << 10 if match else 0
 
 
 def _used(roots: Roots, names: Sequence[str]) -> int:
     """Bytes in these swap areas."""
-    text = evidence_spill.line_of(os.path.join(roots.proc, "swaps")) or ""
+    text = evidence_spill.text_of(os.path.join(roots.proc, "swaps")) or ""
     rows = [line.split() for line in text.splitlines()[1:]]
     return sum(int(row[3]) << 10 for row in rows if len(row) > 3 and row[0].replace("\\040", " ") in names)
 

@@ -178,13 +178,13 @@ def mapper(name: str, sys_root: str = "/sys") -> Mapper | None:
     """The device-mapper device of that name, None if there is none."""
     for entry in _listing(os.path.join(sys_root, "block")):
         base = os.path.join(sys_root, "block", entry)
-        if not entry.startswith("dm-") or _line(os.path.join(base, "dm", "name")) != name:
+        if not entry.startswith("dm-") or fsio.line_of(os.path.join(base, "dm", "name")) != name:
             continue
-        behind = [_line(os.path.join(base, "slaves", slave, "loop", "backing_file")) for slave in _slaves(base)]
-        below = tuple(_line(os.path.join(base, "slaves", slave, "dev")) for slave in _slaves(base))
-        size = int(_line(os.path.join(base, "size")) or 0) * 512
-        uuid = _line(os.path.join(base, "dm", "uuid"))
-        return Mapper(_line(os.path.join(base, "dev")), uuid, behind, below, tuple(_slaves(base)), size)
+        behind = [fsio.line_of(os.path.join(base, "slaves", slave, "loop", "backing_file")) for slave in _slaves(base)]
+        below = tuple(fsio.line_of(os.path.join(base, "slaves", slave, "dev")) for slave in _slaves(base))
+        size = int(fsio.line_of(os.path.join(base, "size")) or 0) * 512
+        uuid = fsio.line_of(os.path.join(base, "dm", "uuid"))
+        return Mapper(fsio.line_of(os.path.join(base, "dev")), uuid, behind, below, tuple(_slaves(base)), size)
     return None
 
 
@@ -197,14 +197,6 @@ def _listing(path: str) -> list[str]:
         return os.listdir(path)
     except FileNotFoundError:
         return []
-
-
-def _line(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read().rstrip("\n")
-    except OSError:
-        return ""
 
 
 # Accounts

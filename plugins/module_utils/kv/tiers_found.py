@@ -9,13 +9,12 @@ leaves here has its secrets masked. A process that vanishes is not there.
 from __future__ import annotations
 
 import os
-import pwd
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import discovery, listeners, stray, system, tiers_files
+from . import account, discovery, listeners, stray, system, tiers_files
 from .discovery import Process
 from .judge import clean
 from .stores import ENGINES, STORES
@@ -111,13 +110,6 @@ def _link(path: str) -> str | None:
         return None
 
 
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 class _Host:
     """One look at a host, its parts replaceable by a test's."""
 
@@ -188,7 +180,7 @@ class _Host:
             "engine": engine,
             "version": version,
             "version_source": source,
-            "user": _user(process.uid),
+            "user": account.name_of(process.uid),
             "umask": None if process.umask is None else f"{process.umask:04o}",
             "unit": process.unit,
             "container": process.container,

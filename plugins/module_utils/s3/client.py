@@ -182,7 +182,7 @@ class Bucket:
         wanted = _ROOTS.get(operation)
         # A quiet deletion of everything may be answered with an empty document, but with one.
         if wanted is not None and (root := document.root_of(body)) != wanted:
-            raise _other_root(operation, wanted, root, len(body))
+            raise _other_root(operation, root, len(body))
         return Answer(parsed, body, headers)
 
     def _refusal(self, error: Any) -> S3Error:
@@ -255,7 +255,7 @@ def next_page(operation: str, parsed: Mapping[str, Any]) -> dict[str, Any] | Non
     return found
 
 
-def _other_root(operation: str, wanted: str, root: str, size: int) -> S3Error:
+def _other_root(operation: str, root: str, size: int) -> S3Error:
     if not size:
         return S3Error(errors.UNKNOWN, f"{operation}: the answer is empty", "look at the server's log")
     if root.lower() == "html" or not root:
@@ -269,7 +269,7 @@ def _page(operation: str, body: bytes) -> dict[str, Any]:
     try:
         return listing.parse(operation, body)
     except document.NotALifecycle as error:
-        raise _other_root(operation, listing.ROOTS[operation], error.root, len(body)) from None
+        raise _other_root(operation, error.root, len(body)) from None
     except listing.BadPage as error:
         raise S3Error(errors.UNKNOWN, f"{operation}: {error}", "use another server") from None
 

@@ -67,7 +67,7 @@ def judge(
     # Where no rule can keep the retention, the sweeper keeps old versions and uploads as well.
     _versions(findings, found, covering, policy, best)
     _uploads(findings, covering, policy, best)
-    _own(findings, found, rules, prefix, policy, best, own)
+    _own(findings, found, rules, prefix, best, own)
     _place(findings, found)
     _lock(findings, found, policy)
     overdue = _overdue(findings, found, keys)
@@ -236,7 +236,6 @@ def _own(
     found: Evidence,
     rules: Sequence[Rule],
     prefix: str,
-    policy: Policy,
     best: int | None,
     start: str,
 ) -> None:

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 llmhost contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What both bucket modules are told: connection, keys and policy, checked before anything is sent."""
+"""What the modules which ask a bucket are told: connection, keys and policy, checked before anything is sent."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from typing import Any
 from ..kv import system
 from ..kv.system import Account, Change, Directory
 from . import options, sweep_program, sweep_state
-from .keys import Keys
 
 EVERY = (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)
 ROOT = Account(0, 0)
@@ -99,9 +98,8 @@ def plan(params: dict[str, Any], paths: Paths) -> Plan:
         credentials = _credentials(login)
         if credentials is not None:
             wanted.append((secret_path, credentials, 0o600))
-        if credentials is not None:
             login.update(credentials_file=secret_path, profile=None)
-        job = _job({**params, **login}, keys, name, tiers)
+        job = _job({**params, **login}, name, tiers)
         wanted.append((job_path, (json.dumps(job, indent=2, sort_keys=True) + "\n").encode(), 0o644))
     else:
         # A record of a job that is gone would pass for a sweeper that died.
@@ -178,7 +176,7 @@ def _credentials(login: dict[str, Any]) -> bytes | None:
     return ("[default]\n" + "".join(f"{key} = {text}\n" for key, text in pairs.items())).encode()
 
 
-def _job(params: dict[str, Any], keys: Keys, name: str, tiers: dict[str, int]) -> dict[str, Any]:
+def _job(params: dict[str, Any], name: str, tiers: dict[str, int]) -> dict[str, Any]:
     connection = ("bucket", "endpoint", "region", "path_style", "ca_bundle", "timeout", "credentials_file", "profile")
     job = {key: params[key] for key in connection}
     job.update(
