@@ -4,13 +4,9 @@
 
 from __future__ import annotations
 
+from on_host import output
+
 testinfra_hosts = ["ansible://testbed"]
-
-
-def output(host, command: str) -> str:
-    done = host.run(command)
-    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout.strip()
 
 
 def test_the_old_disk_is_known_and_empty_under_a_new_key(host):

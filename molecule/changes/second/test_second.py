@@ -7,14 +7,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from on_host import output
 
 testinfra_hosts = ["ansible://testbed"]
-
-
-def output(host, command: str) -> str:
-    done = host.run(command)
-    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")

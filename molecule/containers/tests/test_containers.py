@@ -8,14 +8,9 @@ import json
 import time
 
 import pytest
+from on_host import output
 
 testinfra_hosts = ["ansible://testbed"]
-
-
-def output(host, command: str) -> str:
-    done = host.run(command)
-    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout.strip()
 
 
 @pytest.fixture(params=[("quad", 980), ("dock", 991)], ids=["quad", "dock"])

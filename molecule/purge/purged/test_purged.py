@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from on_host import output
 
 testinfra_hosts = ["ansible://testbed"]
 
@@ -17,12 +18,6 @@ ROOT = "/var/lib/vllm-kv"
 IMAGE = "/var/lib/llmhost/chat.img"
 MAPPING = "/dev/mapper/llmhost_chat"
 SEARCH = (Path(__file__).parents[2] / "default" / "files" / "search.py").read_text(encoding="utf-8")
-
-
-def output(host, command: str) -> str:
-    done = host.run(command)
-    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout.strip()
 
 
 def count(host, path: str, contents: list[str]) -> int:

@@ -5,16 +5,11 @@
 from __future__ import annotations
 
 import pytest
+from on_host import output
 
 testinfra_hosts = ["ansible://testbed"]
 
 ALWAYS = {"nodev", "nosuid", "noexec", "noatime", "nosymfollow"}
-
-
-def output(host, command: str) -> str:
-    done = host.run(command)
-    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout.strip()
 
 
 @pytest.mark.parametrize("name", ["disk", "kept", "lvol", "part", "used", "chat"])

@@ -5,18 +5,13 @@
 from __future__ import annotations
 
 import pytest
+from on_host import output
 
 testinfra_hosts = ["ansible://testbed"]
 
 PART = "/dev/disk/by-partuuid/6c6c6d68-6f73-4bed-8000-0000000000aa"
 LUKS = {"kept": "/dev/disk/by-id/virtio-bed-1", "lvol": "/dev/cache/lvol"}
 PLAIN = {"disk": "/dev/disk/by-id/virtio-bed-0", "part": PART, "used": "/dev/disk/by-id/virtio-bed-5"}
-
-
-def output(host, command: str) -> str:
-    done = host.run(command)
-    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout.strip()
 
 
 def status(host, name: str) -> dict[str, str]:

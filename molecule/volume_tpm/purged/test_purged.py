@@ -6,15 +6,11 @@ from __future__ import annotations
 
 import json
 
+from on_host import output
+
 testinfra_hosts = ["ansible://testbed"]
 
 DISK = "/dev/disk/by-id/virtio-bed-0"
-
-
-def output(host, command: str) -> str:
-    done = host.run(command)
-    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout.strip()
 
 
 def test_the_receipt_names_the_slots_of_the_tpm_and_what_others_must_destroy(host):

@@ -7,16 +7,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from on_host import output
 
 testinfra_hosts = ["ansible://testbed"]
 
 WRITERS = ("vllm.service", "vllm-python.service")
-
-
-def output(host, command: str) -> str:
-    done = host.run(command)
-    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout.strip()
 
 
 @pytest.fixture(params=["other-measurement", "other-tpm"])

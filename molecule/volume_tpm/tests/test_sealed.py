@@ -6,15 +6,11 @@ from __future__ import annotations
 
 import json
 
+from on_host import output
+
 testinfra_hosts = ["ansible://testbed"]
 
 DISK = "/dev/disk/by-id/virtio-bed-0"
-
-
-def output(host, command: str) -> str:
-    done = host.run(command)
-    assert done.rc == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout.strip()
 
 
 def test_the_tier_lies_on_dm_crypt_on_its_disk(host):
