@@ -31,7 +31,7 @@ _PLAIN = ("Key", "VersionId", "UploadId")
 
 # What nearly every server writes, read without the detour of fromisoformat.
 _PLAIN_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z", re.ASCII)
-_FRACTION = re.compile(r"\.(\d+)", re.ASCII)
+_FRACTION = re.compile(r"\.(\d+)(?=(?:[+-][0-9:]+)?$)", re.ASCII)
 
 
 class BadPage(Exception):
@@ -86,7 +86,7 @@ def moment(text: str) -> float:
             return _day(text[:10]) + seconds + (float("0" + text[19:-1]) if len(text) > 20 else 0.0)
         except ValueError:
             pass
-    # Before Python 3.11 a fraction has three or six digits.
+    # Before Python 3.11 a fraction has three or six digits; what stands behind six is not looked at by newer ones.
     whole = _FRACTION.sub(lambda m: f".{m.group(1):0<6.6}", text.replace("Z", "+00:00"), 1)
     try:
         found = datetime.fromisoformat(whole)
