@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 # These are of the control node: filters, and this project's own tools and files.
-CONTROLLER=(audit_table ci claims collection_layout collection_pythons docs filter_data_map gen_stores offload_table project salt_derive)
+CONTROLLER=(audit_table ci claims collection_layout collection_pythons docs filter_data_map gen_stores offload_table project salt_derive salt_package)
 lock=tests/managed.lock
 missing=()
 failed=()

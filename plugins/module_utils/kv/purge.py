@@ -154,11 +154,7 @@ def filesystem_uuid(device: str) -> str | None:
 
 def suspended(device: str, sys_root: str = "/sys") -> bool:
     """Is a mapping suspended, as a purge that was killed leaves it? Then it never answers a read."""
-    try:
-        with open(os.path.join(sys_root, "dev/block", device, "dm/suspended"), encoding="ascii") as file:
-            return file.read().strip() == "1"
-    except OSError:
-        return False
+    return fsio.line_of(os.path.join(sys_root, "dev/block", device, "dm/suspended")) == "1"
 
 
 # Who holds it
