@@ -239,6 +239,25 @@ def test_an_empty_device_is_not_wiped_and_a_given_up_one_is(monkeypatch: pytest.
     assert [call[0] for call in host.calls] == ["wipefs", "mke2fs", "udevadm"]
 
 
+def test_udev_reads_a_device_again_after_the_header_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It stops watching a device while it reads it, and claim() makes it read: the header's own event may be lost.
+    host = Host(monkeypatch, [EMPTY])
+    devices.take(tier(), EMPTY, [], devices.make_header(tier()))
+    assert host.calls[-1] == ("udevadm", "trigger", "--action=change", "--settle", "/dev/vdb")
+
+
+def test_a_header_that_udev_does_not_show_is_shown_by_the_next_run_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(monkeypatch, [])
+    devices.shown(tier(), EMPTY)
+    assert host.calls == []
+    monkeypatch.setattr(devices, "resolve", lambda field: "/dev/vdb" if host.calls else None)
+    devices.shown(tier(), EMPTY)
+    assert [call[:2] for call in host.calls] == [("udevadm", "trigger")]
+    monkeypatch.setattr(devices, "resolve", lambda field: None)
+    with pytest.raises(HostError, match="udev does not show its UUID"):
+        devices.shown(tier(), EMPTY)
+
+
 def test_a_device_in_use_is_not_claimed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(devices, "number_of", lambda path: EMPTY.number)
     monkeypatch.setattr(devices.os.path, "realpath", lambda path: EMPTY.real)

@@ -331,6 +331,11 @@ def make_header(tier: Tier) -> list[str]:
     return ["mke2fs", *options, "{}", str(HEADER_BYTES // 1024)]
 
 
+def show(device: Device) -> None:
+    """Have udev read what was just written: it watches no device that it reads, and claim() made it read this one."""
+    system.run(["udevadm", "trigger", "--action=change", "--settle", device.real], 90)
+
+
 def run_on(device: Device, command: Sequence[str]) -> None:
     """Run a command, {} in it for the device."""
     system.do(*(device.real if word == "{}" else word for word in command))
@@ -349,7 +354,7 @@ def give_up(tier: Tier, device: Device) -> None:
             file.seek(offset)
             file.write(bytes(HEADER_BYTES))
         os.fsync(file.fileno())
-    system.run(["udevadm", "settle", "--timeout=60"], 90)
+    show(again)
 
 
 def take(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]], make: Sequence[str]) -> None:
@@ -369,6 +374,12 @@ def take(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]], make: Sequ
             system.run(["partx", "--delete", again.real], 60)
         claim(again)
     run_on(again, make)
-    system.run(["udevadm", "settle", "--timeout=60"], 90)
-    if resolve("UUID=" + header_uuid(tier)) != again.real:
+    show(again)
+
+
+def shown(tier: Tier, device: Device) -> None:
+    """HostError unless the device is found by the header's UUID, as crypttab has it. A run may have been killed before."""
+    if resolve("UUID=" + header_uuid(tier)) != device.real:
+        show(device)
+    if resolve("UUID=" + header_uuid(tier)) != device.real:
         raise HostError(f"{device.path} has its header, but udev does not show its UUID {header_uuid(tier)}")

@@ -310,7 +310,7 @@ def make_again(tier: Tier) -> None:
         devices.claim(device)
         devices.run_on(device, format_command(tier))
     back_up_header(tier, device)
-    system.run(["udevadm", "settle", "--timeout=60"], 90)
+    devices.show(device)
 
 
 def _format_sealed(tier: Tier, device: Device, do: Callable[[list[str]], None]) -> None:

@@ -94,6 +94,12 @@ def clean(tier: Tier) -> Cleaned:
 
 
 def _take(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]], unfinished: bool) -> list[str]:
+    done = _with_header(tier, device, wipes, unfinished)
+    devices.shown(tier, device)
+    return done
+
+
+def _with_header(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]], unfinished: bool) -> list[str]:
     if luks.persistent(tier):
         done = luks.make(tier, device, wipes)
         if unfinished:
