@@ -378,7 +378,7 @@ def take(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]], make: Sequ
 
 
 def shown(tier: Tier, device: Device) -> None:
-    """HostError unless the device is found by the header's UUID, as crypttab has it. A run may have been killed before."""
+    """HostError unless the device is found by the header's UUID, as in crypttab; a run may have been killed before."""
     if resolve("UUID=" + header_uuid(tier)) != device.real:
         show(device)
     if resolve("UUID=" + header_uuid(tier)) != device.real:
