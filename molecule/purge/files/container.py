@@ -13,7 +13,7 @@ ID = "c0ffee" + "0" * 58
 root = sys.argv[1]
 account = pwd.getpwuid(os.stat(root).st_uid)
 box = pathlib.Path("/root/box")
-for name in ("usr", "proc", "kv"):
+for name in ("usr", "proc", "dev", "kv"):
     (box / "rootfs" / name).mkdir(parents=True, exist_ok=True)
 for name in ("bin", "lib", "lib64"):
     (box / "rootfs" / name).symlink_to("usr/" + name)
@@ -30,6 +30,7 @@ config = {
     "root": {"path": "rootfs"},
     "mounts": [
         {"destination": "/proc", "type": "proc", "source": "proc"},
+        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
         {"destination": "/usr", "source": "/usr", **bind},
         {"destination": "/kv", "source": root, **bind},
     ],
