@@ -5,35 +5,65 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-core=${CORE:-2.19}
-# The Pythons of its controllers, the lowest first.
-case $core in
-    2.17) release=2.17.14 pythons="3.10 3.11 3.12" ;;
-    2.18) release=2.18.19 pythons="3.11 3.12 3.13" ;;
-    2.19) release=$(sed -n 's/^ansible-core==//p' tests/requirements.txt) pythons="3.11 3.12 3.13" ;;
-    2.20) release=2.20.10 pythons="3.12 3.13 3.14" ;;
-    2.21) release=2.21.5 pythons="3.12 3.13 3.14" ;;
-    *) echo "sanity: CORE=$core is not one of 2.17 2.18 2.19 2.20 2.21" >&2; exit 2 ;;
-esac
+# What an ansible-core is installed as, and the Pythons of its controllers, the lowest first.
+core_is() {
+    case $1 in
+        2.17) release=2.17.14 pythons="3.10 3.11 3.12" ;;
+        2.18) release=2.18.19 pythons="3.11 3.12 3.13" ;;
+        2.19) release=$(sed -n 's/^ansible-core==//p' tests/requirements.txt) pythons="3.11 3.12 3.13" ;;
+        2.20) release=2.20.10 pythons="3.12 3.13 3.14" ;;
+        2.21) release=2.21.5 pythons="3.12 3.13 3.14" ;;
+        *) return 1 ;;
+    esac
+}
+cores=(2.17 2.18 2.19 2.20 2.21)
 
 # Where ansible-test finds every Python of this machine that a controller or a managed host may have.
 links=$PWD/.build/core/pythons
-rm -rf "$links"
-mkdir -p "$links"
-for python in 3.9 3.10 3.11 3.12 3.13 3.14; do
-    if interpreter=$(tests/tools/pythons.py "$python" 2>/dev/null); then ln -s "$interpreter" "$links/python$python"; fi
-done
-here=()
-for python in $pythons; do [ ! -e "$links/python$python" ] || here+=("$python"); done
-[ ${#here[@]} -gt 0 ] || { echo "sanity: ansible-core $core needs one of Python $pythons; install one (apt or pyenv)" >&2; exit 1; }
-
-# The gate takes the lowest and the newest; with CORE= it is every one.
-if [ -z "${CORE:-}" ]; then
-    there=("$links"/*)
-    mapfile -t there < <(printf '%s\n' "${there[@]##*/python}" | sort -V)
-    for python in "${there[@]}"; do
-        case $python in "${there[0]}" | "${there[-1]}" | "${here[0]}") ;; *) rm "$links/python$python" ;; esac
+link_pythons() {
+    local python interpreter
+    rm -rf "$links"
+    mkdir -p "$links"
+    for python in 3.9 3.10 3.11 3.12 3.13 3.14; do
+        if interpreter=$(tests/tools/pythons.py "$python" 2>/dev/null); then ln -s "$interpreter" "$links/python$python"; fi
     done
+}
+
+# Sets here: the Pythons of this machine that may be the core's controller.
+pythons_of() {
+    local python
+    core_is "$1" || { echo "sanity: CORE=$1 is not one of ${cores[*]}" >&2; exit 2; }
+    here=()
+    for python in $pythons; do [ ! -e "$links/python$python" ] || here+=("$python"); done
+}
+
+# The gate: the lowest and the newest ansible-core that a Python of this machine runs, the one under its lowest Python,
+# the other under its newest; beside that one, only the lowest Python of managed hosts is linked.
+gate() {
+    local core lowest="" newest="" first status=0
+    link_pythons
+    for core in "${cores[@]}"; do
+        pythons_of "$core"
+        [ ${#here[@]} -gt 0 ] || continue
+        [ -n "$lowest" ] || { lowest=$core first=${here[0]}; }
+        newest=$core
+    done
+    [ -n "$newest" ] || { echo "sanity: no Python that an ansible-core needs; install one (apt or pyenv)" >&2; exit 1; }
+    pythons_of "$newest"
+    CORE=$lowest ONLY=$first "$0" || status=$?
+    [ "$newest" = "$lowest" ] || CORE=$newest ONLY=${here[-1]} "$0" || status=$?
+    exit "$status"
+}
+
+[ -n "${CORE:-}" ] || gate
+core=$CORE
+link_pythons
+pythons_of "$core"
+[ ${#here[@]} -gt 0 ] || { echo "sanity: ansible-core $core needs one of Python $pythons; install one (apt or pyenv)" >&2; exit 1; }
+if [ -n "${ONLY:-}" ]; then
+    here=("$ONLY")
+    lowest=$(find "$links" -mindepth 1 -name 'python*' -printf '%f\n' | sort -V | head -n 1)
+    find "$links" -mindepth 1 -name 'python*' ! -name "$lowest" ! -name "python$ONLY" -delete
 fi
 
 # A shim of pyenv answers to the name of a Python that it does not run.
@@ -92,11 +122,11 @@ run() {
     cat "$log.now" >>"$log"
     rm "$log.now"
 }
-# Everything under the lowest Python of a controller; what is compiled and imported, under each that is linked.
+# Everything under the first Python of a controller; what is compiled and imported, under each that is linked.
 # shellcheck disable=SC2086 # ARGS is a list of words
 run "${here[0]}" ${ARGS:-}
-# Another ansible-core than the gate's under the newest Python too, with the tests that depend on it.
-if [ -n "${CORE:-}" ] && [ ${#here[@]} -gt 1 ]; then
+if [ ${#here[@]} -gt 1 ]; then
+    # The tests that depend on it.
     # shellcheck disable=SC2086
     run "${here[-1]}" --test ansible-doc --test pylint --test validate-modules ${ARGS:-}
 fi

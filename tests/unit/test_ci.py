@@ -15,7 +15,7 @@ WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding
 JOBS = WORKFLOW["jobs"]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 SANITY = (ROOT / "tests/tools/sanity.sh").read_text(encoding="utf-8")
-CORES = re.findall(r"^    (2\.\d+)\) release=", SANITY, re.M)
+CORES = re.findall(r"^        (2\.\d+)\) release=", SANITY, re.M)
 
 
 def steps():
@@ -48,6 +48,7 @@ def test_a_job_ends_in_time_and_sees_no_token(job) -> None:
 
 def test_sanity_runs_on_every_ansible_core_that_the_collection_is_for() -> None:
     assert [row["core"] for row in matrix("sanity")["include"]] == CORES
+    assert re.search(r"^cores=\((.*)\)$", SANITY, re.M).group(1).split() == CORES
     lowest = yaml.safe_load((ROOT / "meta/runtime.yml").read_text())["requires_ansible"].removeprefix(">=")
     assert lowest.startswith(CORES[0] + ".")
 
@@ -55,7 +56,7 @@ def test_sanity_runs_on_every_ansible_core_that_the_collection_is_for() -> None:
 def test_debian_of_the_image_has_a_python_for_that_ansible_core() -> None:
     has = {"debian:12": "3.11", "debian:13": "3.13"}
     for row in matrix("sanity")["include"]:
-        pythons = re.search(rf'^    {re.escape(row["core"])}\) .*pythons="(.*?)"', SANITY, re.M).group(1)
+        pythons = re.search(rf'^        {re.escape(row["core"])}\) .*pythons="(.*?)"', SANITY, re.M).group(1)
         assert has[row["image"]] in pythons.split()
 
 

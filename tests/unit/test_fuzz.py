@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
+    arguments,
     datamap,
     discovery,
     encryption,
@@ -166,7 +167,7 @@ def test_the_list_of_engines_is_entries_or_problems(entries):
 )
 def test_the_command_line_of_an_engine_is_read_or_left(argv, config):
     offload_found.settings_of(argv, config)
-    offload_found.is_server(argv)
+    arguments.is_server(argv)
     offload_found.config_file(argv)
 
 

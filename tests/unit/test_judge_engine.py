@@ -14,12 +14,12 @@ import sys
 import pytest
 
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
+    arguments,
     datamap,
     discovery,
     evidence_engine,
     judge_engine,
     judge_tier,
-    offload_found,
     offload_model,
     offload_render,
 )
@@ -168,9 +168,9 @@ def test_a_peer_tier_is_audited_by_its_engines_although_it_has_no_directory():
 
 
 def test_a_server_is_told_from_its_helpers():
-    assert offload_found.is_server((*PYTHON, "serve", "m"))
-    assert offload_found.is_server(("python3", "-m", "vllm.entrypoints.openai.api_server"))
-    assert not offload_found.is_server(("VLLM::EngineCore",))
+    assert arguments.is_server((*PYTHON, "serve", "m"))
+    assert arguments.is_server(("python3", "-m", "vllm.entrypoints.openai.api_server"))
+    assert not arguments.is_server(("VLLM::EngineCore",))
 
 
 @pytest.mark.parametrize("hostile", ["[" * 100000, '{"a":' * 50000, "\x00", "null", "[1]", '{"kv_role": NaN}'])

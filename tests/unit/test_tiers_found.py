@@ -15,6 +15,7 @@ from fixtures import HOSTILE, Tree
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     listeners,
     loosely,
+    stores,
     stores_settings,
     stray,
     system,
@@ -133,6 +134,19 @@ def transfer(settings=None):
 def test_each_way_to_name_a_place_is_understood(words, environment, expected):
     found = stores_settings.named(words, environment, lambda path: None)
     assert [(one.store, one.path) for one in found.places] == expected
+
+
+def test_an_argument_of_ten_thousand_dots_does_not_end_the_look():
+    words = ("vllm", "serve", "m", "--kv-transfer-config." + "a." * 10_000 + "a=1")
+    assert stores_settings.named(words, {}, lambda path: None).places == []
+
+
+def test_a_program_is_known_by_its_name_as_a_word_of_the_command():
+    pattern = stores.ENGINES["vllm"].programs
+    for line in ("vllm\0serve", "/usr/bin/vllm", "python3\0-m\0vllm.entrypoints.openai.api_server"):
+        assert pattern.search(line)
+    for line in ("vllmx\0serve", "/models/my-vllm", "llama-server"):
+        assert not pattern.search(line)
 
 
 def test_a_settings_file_is_read_and_one_that_cannot_be_is_said():

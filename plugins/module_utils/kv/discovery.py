@@ -77,16 +77,32 @@ def container_of(cgroup: str) -> str | None:
 
 
 def _read(path: str, limit: int = 1 << 16) -> str:
-    with open(path, "rb") as file:
-        return file.read(limit).decode("utf-8", "surrogateescape")
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = b""
+        # The kernel gives a page or a line at a time.
+        while len(data) < limit and (more := os.read(fd, limit - len(data))):
+            data += more
+    finally:
+        os.close(fd)
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _field(status: str, key: str) -> str | None:
+    """A field of /proc/PID/status."""
+    _before, found, after = status.partition(f"\n{key}:\t")
+    return after.partition("\n")[0] if found else None
 
 
 def _process(pid: int, proc: str) -> Process | None:
+    """A process as it is; None if it is gone or a thread of the kernel's, which has no command line."""
     base = f"{proc}/{pid}"
     try:
-        status = dict(line.partition(":")[::2] for line in _read(f"{base}/status").splitlines() if ":" in line)
-        stat = _read(f"{base}/stat")
         cmdline = tuple(_read(f"{base}/cmdline").split("\0")[:-1])
+        if not cmdline:
+            return None
+        status = "\n" + _read(f"{base}/status")
+        stat = _read(f"{base}/stat")
         cgroup = _read(f"{base}/cgroup")
     except OSError:
         return None
@@ -95,17 +111,17 @@ def _process(pid: int, proc: str) -> Process | None:
     try:
         return Process(
             pid=pid,
-            uid=int(status["Uid"].split()[1]),
-            comm=status.get("Name", "").strip(),
+            uid=int((_field(status, "Uid") or "").split()[1]),
+            comm=(_field(status, "Name") or "").strip(),
             cmdline=cmdline,
             unit=unit_of(cgroup),
             start_time=int(fields[19]),
-            umask=int(status["Umask"], 8) if "Umask" in status else None,
+            umask=int(umask, 8) if (umask := _field(status, "Umask")) is not None else None,
             core_limit=_core_limit(base),
             coredump_filter=_coredump_filter(base),
             container=container_of(cgroup),
         )
-    except (KeyError, ValueError, IndexError):
+    except (ValueError, IndexError):
         return None
 
 
@@ -129,7 +145,7 @@ def _coredump_filter(base: str) -> int | None:
 def processes(proc: str = "/proc") -> list[Process]:
     """Every process that can be seen, kernel threads left out."""
     found = (_process(int(name), proc) for name in os.listdir(proc) if name.isdigit())
-    return [process for process in found if process is not None and process.cmdline]
+    return [process for process in found if process is not None]
 
 
 def is_of(unit: str | None, services: Iterable[str]) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable
 
-from . import blocknames, discovery, fsio, offload_found, prefixprobe
+from . import arguments, blocknames, discovery, fsio, offload_found, prefixprobe
 from .datamap import Tier
 from .evidence_engine import Running
 from .mapkeys import is_loopback
@@ -79,7 +79,7 @@ def look(
         return names
     if processes is not None:
         names.gateway = any(process.unit == _GATEWAY for process in processes)
-    names.servers = [_server(one, proc) for one in running if offload_found.is_server(one.words)]
+    names.servers = [_server(one, proc) for one in running if arguments.is_server(one.words)]
     entries, names.problem = entries_in(path)
     versions = sorted({one.version for one in names.servers if one.version})
     for number, entry in enumerate(entries, 1):

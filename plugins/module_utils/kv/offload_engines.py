@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from .arguments import option
 from .datamap import Tier
 from .mapkeys import is_loopback
-from .offload_keys import KeyFile, option
+from .offload_keys import KeyFile
 from .units import has_own_volume
 
 CODES = {

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .arguments import option_name, set_at
 from .judge import FAIL, UNKNOWN
 from .offload_model import Finding
 from .offload_units import SECRET_OPTIONS
@@ -41,12 +42,6 @@ class Settings:
         return self.transfer is not None or self.events is not None or bool(self.found)
 
 
-def is_server(words: Sequence[str]) -> bool:
-    """Does a command line start vLLM's server?"""
-    programs = any(word.rpartition("/")[2] == "vllm" for word in words[:3])
-    return (programs and "serve" in words) or any("vllm.entrypoints" in word for word in words[:6])
-
-
 def config_file(words: Sequence[str]) -> str | None:
     """The file that --config names."""
     for number, word in enumerate(words):
@@ -57,28 +52,11 @@ def config_file(words: Sequence[str]) -> str | None:
     return None
 
 
-# Of a dotted option: anybody can start a process with a longer one.
-_DEEPEST = 32
-
-
-def option_name(word: str) -> str:
-    """An option's name as the engine compares it: dashes and underscores are one up to the first dot."""
-    head, dot, rest = word.partition("=")[0].partition(".")
-    return head.replace("_", "-") + dot + rest
-
-
 def _value(text: Any) -> Any:
     try:
         return json.loads(text)
     except (TypeError, ValueError, RecursionError):
         return text
-
-
-def set_at(tree: Any, path: list[str], value: Any) -> dict[str, Any]:
-    """tree with value at a dotted path."""
-    changed: dict[str, Any] = dict(tree) if isinstance(tree, dict) else {}
-    changed[path[0]] = set_at(changed.get(path[0]), path[1:], value) if path[1:] else value
-    return changed
 
 
 def _from_file(text: str | None, given: dict[str, Any], settings: Settings, path: str) -> None:
@@ -117,7 +95,7 @@ def settings_of(words: Sequence[str], config: str | None = None) -> Settings:
             given[name] = _value(following)
         elif name.startswith((_TRANSFER + ".", _EVENTS + ".")):
             option, _dot, rest = name.partition(".")
-            given[option] = set_at(given.get(option), rest.split(".", _DEEPEST), _value(following))
+            given[option] = set_at(given.get(option), rest, _value(following))
         elif word == "serve" and following and not following.startswith("-"):
             given.setdefault(_MODEL, following)
     settings.transfer, settings.events = given.get(_TRANSFER), given.get(_EVENTS)

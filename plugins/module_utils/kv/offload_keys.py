@@ -11,17 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from . import fsio
-
-
-def option(words: Sequence[str], *names: str) -> str | None:
-    """The last value of an option in a command line; "" if it stands there without one."""
-    found = None
-    for number, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name in names:
-            following = words[number + 1] if number + 1 < len(words) else ""
-            found = value if equals else "" if following.startswith("-") else following
-    return found
+from .arguments import option
 
 
 class KeyFile(NamedTuple):

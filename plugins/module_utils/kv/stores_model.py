@@ -43,9 +43,22 @@ def name(pattern: str) -> Pattern[str]:
     return cast("Pattern[str]", _Late(pattern))
 
 
+class _Program(_Late):
+    """Most command lines hold none of the names, and the pattern is never compiled."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(r"(?:^|[/\s\0.])(?:" + "|".join(map(re.escape, names)) + r")(?:[./:\s\0]|$)")
+        self._names = names
+
+    def search(self, line: str) -> Match[str] | None:
+        if not any(one in line for one in self._names):
+            return None
+        return re.compile(self.pattern, re.ASCII).search(line)
+
+
 def program(*names: str) -> Pattern[str]:
     """Command lines in which one of these programs or modules is started."""
-    return name(r"(?:^|[/\s\0.])(?:" + "|".join(names) + r")(?:[./:\s\0]|$)")
+    return cast("Pattern[str]", _Program(*names))
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
+from .arguments import is_server, option, option_name, set_at
 from .loosely import parse, value_of
-from .offload_engines import option
-from .offload_found import is_server, option_name, set_at
 from .stores import STORES
 
 Reader = Callable[[str], "str | None"]
@@ -141,7 +140,7 @@ def _vllm(settings: _Settings) -> None:
         if name == "--kv-transfer-config":
             transfer = value_of(value)
         elif name.startswith("--kv-transfer-config."):
-            transfer = set_at(transfer, name.partition(".")[2].split("."), value_of(value))
+            transfer = set_at(transfer, name.partition(".")[2], value_of(value))
     if transfer is None:
         return
     if not isinstance(transfer, dict):

@@ -7,7 +7,9 @@ Everything is read below a root, so a test's tree is as good as a host. What can
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import itertools
 import json
 import os
 import re
@@ -22,7 +24,7 @@ from .stores_settings import ENVIRONMENT
 
 _UNITS = ("etc/systemd/system", "run/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system")
 _QUADLETS = ("etc/containers/systemd", "usr/share/containers/systemd", "run/containers/systemd")
-_COMPOSE = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml", "*.compose.yaml")
+_COMPOSE = re.compile(r"(?:docker-)?compose\.ya?ml|[^.].*\.compose\.yaml", re.DOTALL)
 _COMPOSE_DIRS = ("etc/*", "opt", "opt/*", "srv", "srv/*", "root", "root/*", "home/*", "home/*/*")
 _OCI = "var/lib/containers/storage/overlay-containers/*/userdata/config.json"
 _DOCKER = "var/lib/docker/containers/*/config.v2.json"
@@ -63,6 +65,9 @@ def _within(path: str, above: str) -> bool:
 def text_of(path: str, root: str = "") -> str | None:
     """The text of a small file, followed through symlinks as an engine would; None if there is none."""
     try:
+        if not root:
+            with contextlib.suppress(fsio.UnsafePath, OSError):
+                return fsio.read_small(path, limit=_MAX_BYTES).decode("utf-8", "surrogateescape")
         real = os.path.realpath(root + path)
         if root and not _within(real, os.path.realpath(root)):
             return None
@@ -214,12 +219,17 @@ def _quadlets(root: str) -> Iterator[Source]:
             )
 
 
+def _compose_files(root: str) -> Iterator[str]:
+    """Each directory is listed once, for all the names that it may have."""
+    for place in _COMPOSE_DIRS:
+        for directory in sorted(glob.iglob(os.path.join(glob.escape(root or "/"), place))):
+            with contextlib.suppress(OSError):
+                for name in filter(_COMPOSE.fullmatch, sorted(os.listdir(directory))):
+                    yield os.path.join(directory, name)[len(root) :]
+
+
 def _compose(root: str) -> Iterator[Source]:
-    seen = set()
-    for path in (path for place in _COMPOSE_DIRS for name in _COMPOSE for path in _glob(root, f"{place}/{name}")):
-        if path in seen:
-            continue
-        seen.add(path)
+    for path in itertools.islice(_compose_files(root), _MAX_FILES):
         document = parse(text_of(path, root) or "")
         services = document.get("services") if isinstance(document, dict) else None
         for name, service in services.items() if isinstance(services, dict) else []:
