@@ -34,6 +34,7 @@ class Machine:
         (self.top / "proc/self/mountinfo").write_text("\n".join(self.lines) + "\n")
 
         def fscrypt(path):
+            self.asked.append(path)
             if isinstance(self.policy, OSError):
                 raise self.policy
             return self.policy
@@ -320,6 +321,13 @@ def test_fscrypt_is_encryption_whose_key_is_not_judged(machine):
     assert (storage.cipher, storage.key.status) == ("AES-256-XTS", UNKNOWN)
     machine.policy = PermissionError(13, "Permission denied")
     assert encryption.describe("/srv/kv", machine.roots()).encrypted is None
+
+
+def test_what_does_not_exist_yet_has_the_policy_of_the_directory_that_is_there(machine, tmp_path):
+    machine.device("8:0", "sda")
+    machine.mount("8:0", "/")
+    storage = encryption.describe(str(tmp_path / "not/yet/tier.key"), machine.roots())
+    assert str(tmp_path) in machine.asked and storage.encrypted is False
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,11 @@ case $1 in
         blkdiscard --force --zeroout "$disk"
         at=0
         for one in $states; do
-            dmsetup create "state-$one" --table "0 45056 linear $disk $at"
-            at=$((at + 45056))
+            # Nobody takes less than 64 MiB for a disk of ZFS.
+            size=45056
+            [ "$one" != zfs ] || size=133120
+            dmsetup create "state-$one" --table "0 $size linear $disk $at"
+            at=$((at + size))
         done
         udevadm settle
         for one in $states; do state "$one"; done

@@ -410,7 +410,10 @@ def layer_key(name: str, kind: str, roots: Roots, depth: int = 0) -> Key:
 
 
 def _fscrypt(path: str, roots: Roots, look: _Look) -> Key | None:
-    directory = path if os.path.isdir(path) else os.path.dirname(path)
+    directory = path
+    # What does not exist yet will have the policy of the directory that it is made in.
+    while not os.path.isdir(directory) and directory != "/":
+        directory = os.path.dirname(directory)
     try:
         policy = roots.fscrypt(directory)
     except OSError as error:
