@@ -48,7 +48,7 @@ unit: setup ## Unit tests, and plugins/ under every managed-host Python found
 unit-managed: setup ## Unit tests under the managed hosts' Pythons, 3.9 to 3.13 (PYTHON=3.9 for one)
 	@tests/tools/unit_managed.sh
 
-sanity: setup ## ansible-test sanity (CORE=2.17 for another ansible-core)
+sanity: setup ## ansible-test sanity, lowest and newest ansible-core (CORE=2.19 for one alone)
 	@tests/tools/sanity.sh
 
 importer: build ## What Galaxy says of the artifact

@@ -211,6 +211,7 @@ history_problems:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.llmhost.hardening.plugins.module_utils import running
 from ansible_collections.llmhost.hardening.plugins.module_utils.kv import controls, datamap, history, tiers_found
 
 
@@ -229,15 +230,16 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    try:
+    discover = module.params["discover"]
+
+    def look():
         document = datamap.given_or_own(module.params["data_map"])
         options = {name: module.params[name] for name in ("waivers", "max_seconds", "buckets", "full")}
         past = history.read()
-        discover = module.params["discover"]
         found = tiers_found.look(max(0, module.params["scan_seconds"]) if discover else 0)
-        audit = controls.audit(document, past=past, found=found, **options)
-    except datamap.MapError as error:
-        module.fail_json(msg=str(error))
+        return controls.audit(document, past=past, found=found, **options), past, found
+
+    audit, past, found = running.refusing(module, look)
     failed = [
         "{control} {tier}".format(**result) for result in audit["results"] if result["status"] in ("fail", "unknown")
     ]

@@ -109,15 +109,18 @@ def test_a_module_out_of_a_zip_is_compiled_once(tmp_path: Path) -> None:
     """Ansible sends no bytecode; Python's own importer would compile each module again to name its file."""
     archive = tmp_path / "modules.zip"
     with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("utils/__init__.py", "")
+        packed.write(PACKAGE.parent / "compiled_once.py", "utils/compiled_once.py")
         for path in PACKAGE.glob("*.py"):
-            packed.write(path, f"kv/{path.name}")
+            packed.write(path, f"utils/kv/{path.name}")
     count = """
 import sys
 compiled = []
 sys.addaudithook(lambda event, args: compiled.append(str(args[1])) if event == "compile" and args[0] else None)
 sys.path.insert(0, sys.argv[1])
-from kv import judge
+from utils import compiled_once
+from utils.kv import judge
 print(judge.__file__, *(name for name in compiled if "judge" in name))
 """
     done = subprocess.run([sys.executable, "-c", count, str(archive)], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [f"{archive}/kv/judge.py"] * 2
+    assert done.stdout.split() == [f"{archive}/utils/kv/judge.py"] * 2
