@@ -48,6 +48,26 @@ def seen(size: int) -> Seen:
 # Sizes
 
 
+def test_the_size_of_a_mounted_xfs_is_the_kernel_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = """meta-data=/dev/mapper/llmhost_chat isize=512    agcount=6, agsize=24576 blks
+         =                       sectsz=4096  attr=2, projid32bit=1
+data     =                       bsize=4096   blocks=123904, imaxpct=25
+log      =internal log           bsize=4096   blocks=16384, version=2
+"""
+    asked = []
+
+    def run(argv: Any, timeout: float = 0) -> subprocess.CompletedProcess[str]:
+        asked.append(list(argv))
+        return subprocess.CompletedProcess(argv, 0, said, "")
+
+    monkeypatch.setattr(system, "run", run)
+    assert grow.mounted_xfs_bytes("/dev/mapper/llmhost_chat") == 123904 * 4096
+    # -n: it only looks.
+    assert asked == [["xfs_growfs", "-n", "/dev/mapper/llmhost_chat"]]
+    said = ""
+    assert grow.mounted_xfs_bytes("/dev/mapper/llmhost_chat") is None
+
+
 def test_each_layer_is_judged_by_its_own_size() -> None:
     whole = Sizes(GIB, GIB - MIB, MIB, GIB - MIB)
     assert not whole.mapping_short and not whole.filesystem_short

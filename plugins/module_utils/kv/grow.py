@@ -8,6 +8,7 @@ Each part is judged by its own size, so a run that was killed is finished by the
 from __future__ import annotations
 
 import os
+import re
 import struct
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from .drift import Table
 from .system import HostError, Mapper
 
 _EXT4_MAGIC, _XFS_MAGIC = 0xEF53, b"XFSB"
+_XFS_DATA = re.compile(r"^data\s*=\s*bsize=(\d+)\s+blocks=(\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,12 @@ def filesystem_bytes(head: bytes) -> int | None:
     return None
 
 
+def mounted_xfs_bytes(device: str) -> int | None:
+    """Size of a mounted xfs as the kernel has it: its superblock on the disk is written later. None if it is neither."""
+    found = _XFS_DATA.search(system.run(["xfs_growfs", "-n", device], 60).stdout)
+    return int(found.group(1)) * int(found.group(2)) if found else None
+
+
 def look(tier: Tier, mapper: Mapper | None, table: Table | None) -> Sizes | None:
     """Sizes of the tier's open volume, None if it is not ours to grow (read-only)."""
     # What is suspended never answers a read.
@@ -68,8 +76,12 @@ def look(tier: Tier, mapper: Mapper | None, table: Table | None) -> Sizes | None
     ):
         return None
     try:
-        with open("/dev/mapper/" + mapper_name(tier), "rb") as mapped:
-            known = filesystem_bytes(mapped.read(2048))
+        device = "/dev/mapper/" + mapper_name(tier)
+        with open(device, "rb") as mapped:
+            head = mapped.read(2048)
+        known = filesystem_bytes(head)
+        if head[:4] == _XFS_MAGIC:
+            known = mounted_xfs_bytes(device) or known
         return Sizes(_below(tier), table.sectors * 512, table.offset * 512, known)
     except OSError:
         return None
