@@ -60,7 +60,7 @@ def filesystem_bytes(head: bytes) -> int | None:
 
 
 def mounted_xfs_bytes(device: str) -> int | None:
-    """Size of a mounted xfs as the kernel has it: its superblock on the disk is written later. None if it is neither."""
+    """Size of a mounted xfs as the kernel has it: the superblock on the disk is older. None if it is neither."""
     found = _XFS_DATA.search(system.run(["xfs_growfs", "-n", device], 60).stdout)
     return int(found.group(1)) * int(found.group(2)) if found else None
 
