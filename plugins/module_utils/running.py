@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, NoReturn, Protocol, TypeVar
 
-from . import compiled_once as compiled_once  # before what it is for
+from . import compiled_once  # noqa: F401  # pylint: disable=unused-import
 from .kv import datamap, system
 
 Result = TypeVar("Result")
