@@ -19,6 +19,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     devices,
     drift,
     luks,
+    luksheader,
     system,
     units,
     volume,
@@ -456,7 +457,7 @@ def test_a_copy_of_the_header_that_others_may_read_is_a_difference(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     copy = tmp_path / "chat.luks2"
-    monkeypatch.setattr(luks, "backup_path", lambda tier: str(copy))
+    monkeypatch.setattr(luksheader, "backup_path", lambda tier: str(copy))
     assert luks.backup_differs(tier("keyfile"))
     copy.write_bytes(b"")
     copy.chmod(0o644)

@@ -18,6 +18,7 @@ from ansible_collections.llmhost.hardening.plugins.module_utils.kv import (
     datamap,
     devices,
     luks,
+    luksheader,
     purge,
     tpm2,
     units,
@@ -122,7 +123,7 @@ def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disk:
     monkeypatch.setattr(
         devices, "take", lambda _tier, device, _wipes, make: made.run([device.real if x == "{}" else x for x in make])
     )
-    monkeypatch.setattr(luks, "HEADERS", str(tmp_path))
+    monkeypatch.setattr(luksheader, "HEADERS", str(tmp_path))
     return made
 
 
@@ -265,7 +266,7 @@ def test_a_format_that_was_killed_before_its_end_is_made_again_by_the_next_run(d
 def test_other_pcrs_are_sealed_without_a_format_and_an_operator_s_slot_stays(disk: Disk) -> None:
     sealed(disk, tier())
     mine = disk.add("mine")
-    backup = Path(luks.backup_path(tier()))
+    backup = Path(luksheader.backup_path(tier()))
     backup.write_text("the seal of before")
     assert luks.make(tier((0, 7)), OURS, ()) == ["seal the key of chat to PCRs 0+7"]
     assert sorted(disk.slots.values()) == ["mine", "tpm"] and disk.slots[mine] == "mine"
@@ -300,7 +301,7 @@ def test_a_sealing_to_other_pcrs_that_was_killed_leaves_no_slot_of_a_key_that_no
     sealed(disk, tier())
     for _one in range(mine):
         disk.add("mine")
-    backup = Path(luks.backup_path(tier()))
+    backup = Path(luksheader.backup_path(tier()))
     backup.write_text("the seal of before")
     kill_at(disk, *at)
     with pytest.raises(Killed):
@@ -360,7 +361,7 @@ def test_a_sealing_that_leaves_another_slot_is_a_failure(disk: Disk, monkeypatch
 
 def test_a_purge_removes_the_sealed_key_and_names_it(disk: Disk) -> None:
     sealed(disk, tier((0, 7)))
-    Path(luks.backup_path(tier())).write_text("header")
+    Path(luksheader.backup_path(tier())).write_text("header")
     destroyed, elsewhere = luks.erase(tier((0, 7)), OURS)
     assert disk.slots == {} and disk.tokens == {}
     kinds = [one["kind"] for one in destroyed]
@@ -376,12 +377,12 @@ def test_a_purge_that_was_killed_before_the_tokens_went_removes_them(disk: Disk)
 
 
 def test_a_dry_run_names_the_keys_that_outlive_a_boot() -> None:
-    assert luks.keys(tier()) == [f"LUKS2 keyslots of {DISK}", luks.backup_path(tier()), "TPM2 slot"]
+    assert luks.keys(tier()) == [f"LUKS2 keyslots of {DISK}", luksheader.backup_path(tier()), "TPM2 slot"]
 
 
 def test_a_disk_that_is_away_is_named_with_what_opens_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(devices, "look", lambda _tier, _tables=(): None)
-    monkeypatch.setattr(luks, "HEADERS", str(tmp_path))
+    monkeypatch.setattr(luksheader, "HEADERS", str(tmp_path))
     made = purge.receipt.Receipt("chat", "gpu1", {}, "key", str(tmp_path / "receipts"))
     monkeypatch.setattr(made, "write", lambda: None)
     purge._erase(tier(), made)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from . import datamap, fsio, luks, lvm, prepare, stray, system, tables, units
+from . import datamap, fsio, luks, luksheader, lvm, prepare, stray, system, tables, units
 from .datamap import Tier, mapper_name
 from .stores import CACHEDIR_TAG, STORES
 from .system import HostError
@@ -26,11 +26,11 @@ def keys(tier: Tier) -> tuple[str, ...]:
     """Files with a persistent key or a copy of its header that are ours."""
     if not units.has_own_volume(tier) or not luks.persistent(tier):
         return ()
-    return tuple(path for path in (luks.backup_path(tier), tier["volume"]["keyfile"]) if _is_our_key(tier, path))
+    return tuple(path for path in (luksheader.backup_path(tier), tier["volume"]["keyfile"]) if _is_our_key(tier, path))
 
 
 def _is_our_key(tier: Tier, path: str) -> bool:
-    if path == luks.backup_path(tier):
+    if path == luksheader.backup_path(tier):
         return os.path.lexists(path)
     try:
         return os.getxattr(path, luks.MARK, follow_symlinks=False) == str(tier["name"]).encode()

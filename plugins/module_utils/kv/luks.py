@@ -7,7 +7,6 @@ The key goes from /dev/urandom into the file and from the file into cryptsetup: 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import stat
@@ -15,16 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Callable
 
-from . import devices, drift, encryption, fsio, system, tpm2
+from . import devices, drift, encryption, fsio, luksheader, system, tpm2
 from .datamap import Tier, mapper_name
 from .devices import Device
 from .drift import Table
-from .mapkeys import LIB_ROOT
 from .system import HostError
 
 KEY_BYTES = 64
 KEY_MODES = (0o400, 0o600)
-HEADERS = LIB_ROOT + "/headers"
 # Whose key file it is: only what this collection made is ever removed with its tier.
 MARK = "trusted.llmhost.key"
 
@@ -51,11 +48,6 @@ def persistent(tier: Tier) -> bool:
     return tier["volume"]["key"] in ("keyfile", "tpm2")
 
 
-def backup_path(tier: Tier) -> str:
-    """Where the header of the tier's volume is kept a second time."""
-    return os.path.join(HEADERS, tier["name"] + ".luks2")
-
-
 def look(tier: Tier) -> KeyFile:
     """The tier's key file (read-only; its content is not read)."""
     path = tier["volume"]["keyfile"]
@@ -71,9 +63,8 @@ def look(tier: Tier) -> KeyFile:
 
 
 def _dump(device: Device) -> dict[str, Any]:
-    """What the LUKS2 header of a device says, no secrets among it."""
-    done = system.run(["cryptsetup", "luksDump", "--dump-json-metadata", "--", device.real], 60)
-    return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
+    """What the LUKS2 header of a device says, no secrets among it; empty if none is whole."""
+    return dict(json.loads(luksheader.read(device) or "{}"))
 
 
 def tried(tier: Tier, found: KeyFile, device: Device | None) -> KeyFile:
@@ -81,7 +72,7 @@ def tried(tier: Tier, found: KeyFile, device: Device | None) -> KeyFile:
     if device is None or not devices.is_ours(tier, device):
         return found
     # A format that was cut off, or a purge that was.
-    if _dump(device).get("keyslots") == {}:
+    if luksheader.cut_off(tier, device) or _dump(device).get("keyslots") == {}:
         return replace(found, unfinished=True)
     if not found.exists:
         return found
@@ -196,7 +187,7 @@ def xfs_cut_off(head: bytes) -> bool:
 def backup_differs(tier: Tier) -> bool:
     """True if the header is not kept a second time, or not for root alone."""
     try:
-        info = os.lstat(backup_path(tier))
+        info = os.lstat(luksheader.backup_path(tier))
     except FileNotFoundError:
         return True
     return (info.st_uid, stat.S_IMODE(info.st_mode)) != (0, 0o600)
@@ -204,11 +195,11 @@ def backup_differs(tier: Tier) -> bool:
 
 def back_up_header(tier: Tier, device: Device) -> bool:
     """Keep the header a second time, root's and 0600. True if it was not so."""
-    path = backup_path(tier)
+    path = luksheader.backup_path(tier)
     if not backup_differs(tier):
         return False
-    system.make_dirs(HEADERS)
-    os.chmod(HEADERS, 0o700)
+    system.make_dirs(luksheader.HEADERS)
+    os.chmod(luksheader.HEADERS, 0o700)
     if os.path.lexists(path):
         os.chown(path, 0, 0, follow_symlinks=False)
         os.chmod(path, 0o600)
@@ -257,7 +248,7 @@ def keys(tier: Tier) -> list[str]:
     if not persistent(tier):
         return []
     kept = [tier["volume"]["keyfile"]] if tier["volume"]["keyfile"] else ["TPM2 slot"]
-    return ["LUKS2 keyslots of {}".format(tier["volume"]["source"]["device"]), backup_path(tier), *kept]
+    return ["LUKS2 keyslots of {}".format(tier["volume"]["source"]["device"]), luksheader.backup_path(tier), *kept]
 
 
 def erase(tier: Tier, device: Device | None) -> tuple[list[dict[str, Any]], list[str]]:
@@ -268,14 +259,12 @@ def erase(tier: Tier, device: Device | None) -> tuple[list[dict[str, Any]], list
     destroyed: list[dict[str, Any]] = []
     elsewhere: list[str] = []
     if device is not None and devices.is_ours(tier, device):
-        system.do("cryptsetup", "erase", "--batch-mode", "--", device.real)
+        luksheader.erase(device)
         destroyed.append({"mapping": device.path, "cipher": None, "kind": "LUKS2 keyslots"})
-        if tpm2.of(tier):
+        if tpm2.of(tier) and luksheader.read(device) is not None:
             destroyed += tpm2.forget(device, tpm2.read(device))
-    backup = backup_path(tier)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(backup)
-        destroyed.append({"mapping": backup, "cipher": None, "kind": "header backup"})
+    if luksheader.forget_backup(tier):
+        destroyed.append({"mapping": luksheader.backup_path(tier), "cipher": None, "kind": "header backup"})
     if tpm2.of(tier):
         elsewhere.append("copies of the header that were made by others: this host's TPM opens them")
         return destroyed, elsewhere
@@ -302,6 +291,7 @@ def make_again(tier: Tier) -> None:
         raise HostError(
             f"{devices.path(tier)} is not there or does not carry the tier's header; run the harden playbook"
         )
+    luksheader.forget_backup(tier)
     if tpm2.of(tier):
         devices.claim(device)
         _format_sealed(tier, device, lambda command: devices.run_on(device, command))
@@ -328,6 +318,7 @@ def make(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]]) -> list[st
     if make_key(tier):
         done.append("made key file {}".format(tier["volume"]["keyfile"]))
     if not devices.is_ours(tier, device):
+        luksheader.forget_backup(tier)
         devices.take(tier, device, wipes, format_command(tier))
         done.append(f"formatted {device.path} as LUKS2")
     return done
@@ -337,6 +328,7 @@ def _make_sealed(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]]) ->
     found = tpm2.look(tier, device)
     step = tpm2.step(tier, found)
     if found.header is None:
+        luksheader.forget_backup(tier)
         _format_sealed(tier, device, lambda command: devices.take(tier, device, wipes, command))
         return [f"formatted {device.path} as LUKS2, sealed by the TPM"]
     if step is None:
@@ -344,8 +336,7 @@ def _make_sealed(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]]) ->
     if found.header.finished:
         tpm2.seal_again(tier, device)
         # It holds the seal of before.
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(backup_path(tier))
+        luksheader.forget_backup(tier)
         tpm2.settle(tier, device)
     else:
         make_again(tier)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from . import devices, system
+from . import devices, luksheader, system
 from .datamap import Tier
 from .devices import Device
 from .system import HostError
@@ -47,6 +47,10 @@ class Header:
     finished: bool
     sealing: bool = False
     leftover: tuple[str, ...] = ()
+
+
+# Of a format that was cut off.
+_NONE_WHOLE = Header((), (), (), (), False)
 
 
 @dataclass(frozen=True)
@@ -101,11 +105,11 @@ def parse(text: str, label: str = "") -> Header:
 
 def read(device: Device) -> Header:
     """The header on a device that carries the tier's UUID."""
-    dump = system.run(["cryptsetup", "luksDump", "--dump-json-metadata", "--", device.real], 60)
-    if dump.returncode:
-        raise HostError(f"cryptsetup cannot read the header of {device.path}: {dump.stderr.strip()}")
+    dump = luksheader.read(device)
+    if dump is None:
+        raise HostError(f"the LUKS header of {device.path} is not whole")
     label = system.run(["blkid", "-p", "-s", "LABEL", "-o", "value", "--", device.real], 60).stdout.strip()
-    return parse(dump.stdout, label)
+    return parse(dump, label)
 
 
 def present(sys_root: str = "/sys") -> bool:
@@ -127,7 +131,9 @@ def measured(pcrs: Sequence[int], sys_root: str = "/sys") -> bool | None:
 
 def look(tier: Tier, device: Device | None) -> Tpm:
     """TPM and header (read-only)."""
-    header = read(device) if device is not None and devices.is_ours(tier, device) else None
+    header = None
+    if device is not None and devices.is_ours(tier, device):
+        header = _NONE_WHOLE if luksheader.cut_off(tier, device) else read(device)
     return Tpm(present(), header, measured(tier["volume"]["tpm2_pcrs"]))
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from . import devices, drift, fsio, grow, luks, lvm, system, tables, tpm2, units, walk
+from . import devices, drift, fsio, grow, luks, luksheader, lvm, system, tables, tpm2, units, walk
 from .datamap import Document, Problem, Tier, file_tiers, mapper_name
 from .mapkeys import LIB_ROOT
 from .stores import STORES
@@ -434,7 +434,7 @@ def steps(tier: Tier, seen: Seen) -> list[str]:
     elif (seen.image.uid, seen.image.mode) != (0, 0o600):
         todo.append("close {} to everybody but root".format(source["file"]))
     if seen.backup_differs:
-        todo.append(f"keep the LUKS header in {luks.backup_path(tier)}")
+        todo.append(f"keep the LUKS header in {luksheader.backup_path(tier)}")
     if not seen.crypttab_same:
         todo.append(f"write {mapper_name(tier)} to {tables.CRYPTTAB}")
     if not seen.fstab_same:

@@ -13,7 +13,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import devices, drift, fsio, grow, luks, lvm, packages, prepare, system, tables, tpm2, units, volume, walk
+from . import (
+    devices,
+    drift,
+    fsio,
+    grow,
+    luks,
+    luksheader,
+    lvm,
+    packages,
+    prepare,
+    system,
+    tables,
+    tpm2,
+    units,
+    volume,
+    walk,
+)
 from .datamap import Document, MapError, Problem, Tier, mapper_name
 from .devices import Device
 from .mapkeys import LIB_ROOT
@@ -106,7 +122,7 @@ def _with_header(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]], un
             luks.make_again(tier)
             done.append(f"finished the LUKS header of {device.path}")
         if luks.back_up_header(tier, device):
-            done.append(f"kept the LUKS header in {luks.backup_path(tier)}")
+            done.append(f"kept the LUKS header in {luksheader.backup_path(tier)}")
         return done
     if devices.is_ours(tier, device):
         return []
