@@ -50,8 +50,8 @@ gate() {
     done
     [ -n "$newest" ] || { echo "sanity: no Python that an ansible-core needs; install one (apt or pyenv)" >&2; exit 1; }
     pythons_of "$newest"
-    CORE=$lowest ONLY=$first "$0" || status=$?
-    [ "$newest" = "$lowest" ] || CORE=$newest ONLY=${here[-1]} "$0" || status=$?
+    CORE=$lowest ONLY=$first tests/tools/sanity.sh || status=$?
+    [ "$newest" = "$lowest" ] || CORE=$newest ONLY=${here[-1]} tests/tools/sanity.sh || status=$?
     exit "$status"
 }
 
@@ -61,6 +61,7 @@ link_pythons
 pythons_of "$core"
 [ ${#here[@]} -gt 0 ] || { echo "sanity: ansible-core $core needs one of Python $pythons; install one (apt or pyenv)" >&2; exit 1; }
 if [ -n "${ONLY:-}" ]; then
+    [[ " ${here[*]} " == *" $ONLY "* ]] || { echo "sanity: ONLY=$ONLY is none of ${here[*]}" >&2; exit 2; }
     here=("$ONLY")
     lowest=$(find "$links" -mindepth 1 -name 'python*' -printf '%f\n' | sort -V | head -n 1)
     find "$links" -mindepth 1 -name 'python*' ! -name "$lowest" ! -name "python$ONLY" -delete

@@ -232,19 +232,22 @@ def test_a_device_that_changed_since_it_was_judged_is_not_touched(monkeypatch: p
 def test_an_empty_device_is_not_wiped_and_a_given_up_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host(monkeypatch, [EMPTY])
     devices.take(tier(), EMPTY, [], devices.make_header(tier()))
-    assert [call[0] for call in host.calls] == ["mke2fs", "udevadm"]
+    assert [call[0] for call in host.calls] == ["mke2fs", "udevadm", "udevadm"]
     header = host.calls[0]
     assert header[-2:] == ("/dev/vdb", "1024") and devices.header_uuid(tier()) in header
     host = Host(monkeypatch, [EXT4])
     devices.take(tier(), EXT4, WIPE, devices.make_header(tier()))
-    assert [call[0] for call in host.calls] == ["wipefs", "mke2fs", "udevadm"]
+    assert [call[0] for call in host.calls] == ["wipefs", "mke2fs", "udevadm", "udevadm"]
 
 
 def test_udev_reads_a_device_again_after_the_header_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     # It stops watching a device while it reads it, and claim() makes it read: the header's own event may be lost.
     host = Host(monkeypatch, [EMPTY])
     devices.take(tier(), EMPTY, [], devices.make_header(tier()))
-    assert host.calls[-1] == ("udevadm", "trigger", "--action=change", "--settle", "/dev/vdb")
+    assert host.calls[-2:] == [
+        ("udevadm", "trigger", "--action=change", "/dev/vdb"),
+        ("udevadm", "settle", "--timeout=60"),
+    ]
 
 
 def test_a_header_that_udev_does_not_show_is_shown_by_the_next_run_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +256,7 @@ def test_a_header_that_udev_does_not_show_is_shown_by_the_next_run_or_named(monk
     assert host.calls == []
     monkeypatch.setattr(devices, "resolve", lambda field: "/dev/vdb" if host.calls else None)
     devices.shown(tier(), EMPTY)
-    assert [call[:2] for call in host.calls] == [("udevadm", "trigger")]
+    assert [call[1] for call in host.calls] == ["trigger", "settle"]
     monkeypatch.setattr(devices, "resolve", lambda field: None)
     with pytest.raises(HostError, match="udev does not show its UUID"):
         devices.shown(tier(), EMPTY)

@@ -120,9 +120,12 @@ def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disk:
     monkeypatch.setattr(tpm2, "measured", lambda *_: True)
     monkeypatch.setattr(devices, "claim", lambda _device: None)
     monkeypatch.setattr(devices, "look", lambda _tier, _tables=(): OURS)
-    monkeypatch.setattr(
-        devices, "take", lambda _tier, device, _wipes, make: made.run([device.real if x == "{}" else x for x in make])
-    )
+
+    def take(_tier: Any, device: Any, _wipes: Any, make: Any, begin: Any) -> None:
+        begin()
+        made.run([device.real if word == "{}" else word for word in make])
+
+    monkeypatch.setattr(devices, "take", take)
     monkeypatch.setattr(luksheader, "HEADERS", str(tmp_path))
     return made
 
@@ -365,7 +368,7 @@ def test_a_purge_removes_the_sealed_key_and_names_it(disk: Disk) -> None:
     destroyed, elsewhere = luks.erase(tier((0, 7)), OURS)
     assert disk.slots == {} and disk.tokens == {}
     kinds = [one["kind"] for one in destroyed]
-    assert kinds == ["LUKS2 keyslots", "TPM2 slot, PCRs 0+7", "header backup"]
+    assert kinds == ["header backup", "LUKS2 keyslots", "TPM2 slot, PCRs 0+7"]
     assert elsewhere == ["copies of the header that were made by others: this host's TPM opens them"]
 
 

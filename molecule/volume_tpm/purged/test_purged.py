@@ -18,9 +18,9 @@ def test_the_receipt_names_the_slots_of_the_tpm_and_what_others_must_destroy(hos
     assert receipt["result"] == "destroyed" and receipt["proof"]["table_after"].split()[2] == "error"
     assert [key["kind"] for key in receipt["keys_destroyed"]] == [
         "memory",
+        "header backup",
         "LUKS2 keyslots",
         "TPM2 slot, PCRs 0+7",
-        "header backup",
     ]
     assert receipt["keys_elsewhere"] == ["copies of the header that were made by others: this host's TPM opens them"]
 

@@ -333,7 +333,8 @@ def make_header(tier: Tier) -> list[str]:
 
 def show(device: Device) -> None:
     """Have udev read what was just written: it watches no device that it reads, and claim() made it read this one."""
-    system.run(["udevadm", "trigger", "--action=change", "--settle", device.real], 90)
+    system.run(["udevadm", "trigger", "--action=change", device.real], 90)
+    system.run(["udevadm", "settle", "--timeout=60"], 90)
 
 
 def run_on(device: Device, command: Sequence[str]) -> None:
@@ -357,8 +358,17 @@ def give_up(tier: Tier, device: Device) -> None:
     show(again)
 
 
-def take(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]], make: Sequence[str]) -> None:
-    """Give a device its header. make: the command that writes it, {} for the device. All is judged once more first."""
+def take(
+    tier: Tier,
+    device: Device,
+    wipes: Sequence[dict[str, Any]],
+    make: Sequence[str],
+    begin: Callable[[], None] = lambda: None,
+) -> None:
+    """Give a device its header. All is judged once more first.
+
+    make: the command that writes it, {} for the device; begin: called when nothing but that is left to do.
+    """
     again = look(tier)
     if again is None or (again.real, again.number, again.serials) != (device.real, device.number, device.serials):
         raise HostError(f"{device.path} is another device now than when it was judged; nothing was touched")
@@ -373,6 +383,7 @@ def take(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]], make: Sequ
         if any(one.type in _TABLES for one in again.signatures):
             system.run(["partx", "--delete", again.real], 60)
         claim(again)
+    begin()
     run_on(again, make)
     show(again)
 

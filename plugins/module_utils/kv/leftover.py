@@ -26,11 +26,12 @@ def keys(tier: Tier) -> tuple[str, ...]:
     """Files with a persistent key or a copy of its header that are ours."""
     if not units.has_own_volume(tier) or not luks.persistent(tier):
         return ()
-    return tuple(path for path in (luksheader.backup_path(tier), tier["volume"]["keyfile"]) if _is_our_key(tier, path))
+    paths = (luksheader.backup_path(tier), luksheader.making_path(tier), tier["volume"]["keyfile"])
+    return tuple(path for path in paths if path and _is_our_key(tier, path))
 
 
 def _is_our_key(tier: Tier, path: str) -> bool:
-    if path == luksheader.backup_path(tier):
+    if os.path.dirname(path) == luksheader.HEADERS:
         return os.path.lexists(path)
     try:
         return os.getxattr(path, luks.MARK, follow_symlinks=False) == str(tier["name"]).encode()

@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Callable
 
 from . import devices, drift, encryption, fsio, luksheader, system, tpm2
@@ -71,10 +72,11 @@ def tried(tier: Tier, found: KeyFile, device: Device | None) -> KeyFile:
     """The key file tried on the tier's header while its volume is closed (read-only)."""
     if device is None or not devices.is_ours(tier, device):
         return found
+    text = luksheader.read(device)
     # A format that was cut off, or a purge that was.
-    if luksheader.cut_off(tier, device) or _dump(device).get("keyslots") == {}:
+    if luksheader.is_making(tier) if text is None else json.loads(text).get("keyslots") == {}:
         return replace(found, unfinished=True)
-    if not found.exists:
+    if text is None or not found.exists:
         return found
     argv = ["cryptsetup", "open", "--test-passphrase", "--key-file", tier["volume"]["keyfile"], "--", device.real]
     return replace(found, opens=system.run(argv, 120).returncode == 0)
@@ -186,6 +188,8 @@ def xfs_cut_off(head: bytes) -> bool:
 
 def backup_differs(tier: Tier) -> bool:
     """True if the header is not kept a second time, or not for root alone."""
+    if luksheader.is_making(tier):
+        return True
     try:
         info = os.lstat(luksheader.backup_path(tier))
     except FileNotFoundError:
@@ -198,18 +202,11 @@ def back_up_header(tier: Tier, device: Device) -> bool:
     path = luksheader.backup_path(tier)
     if not backup_differs(tier):
         return False
-    system.make_dirs(luksheader.HEADERS)
-    os.chmod(luksheader.HEADERS, 0o700)
-    if os.path.lexists(path):
+    if os.path.lexists(path) and not luksheader.is_making(tier):
         os.chown(path, 0, 0, follow_symlinks=False)
         os.chmod(path, 0o600)
-        return True
-    umask = os.umask(0o077)
-    try:
-        system.do("cryptsetup", "luksHeaderBackup", "--header-backup-file", path, "--", device.real)
-        os.chmod(path, 0o600)
-    finally:
-        os.umask(umask)
+    else:
+        luksheader.keep(tier, device)
     return True
 
 
@@ -258,13 +255,14 @@ def erase(tier: Tier, device: Device | None) -> tuple[list[dict[str, Any]], list
     """
     destroyed: list[dict[str, Any]] = []
     elsewhere: list[str] = []
+    # First: a copy that outlived the keyslots would bring them back.
+    if luksheader.forget_backup(tier):
+        destroyed.append({"mapping": luksheader.backup_path(tier), "cipher": None, "kind": "header backup"})
     if device is not None and devices.is_ours(tier, device):
         luksheader.erase(device)
         destroyed.append({"mapping": device.path, "cipher": None, "kind": "LUKS2 keyslots"})
         if tpm2.of(tier) and luksheader.read(device) is not None:
             destroyed += tpm2.forget(device, tpm2.read(device))
-    if luksheader.forget_backup(tier):
-        destroyed.append({"mapping": luksheader.backup_path(tier), "cipher": None, "kind": "header backup"})
     if tpm2.of(tier):
         elsewhere.append("copies of the header that were made by others: this host's TPM opens them")
         return destroyed, elsewhere
@@ -291,13 +289,14 @@ def make_again(tier: Tier) -> None:
         raise HostError(
             f"{devices.path(tier)} is not there or does not carry the tier's header; run the harden playbook"
         )
-    luksheader.forget_backup(tier)
     if tpm2.of(tier):
         devices.claim(device)
+        luksheader.begin(tier)
         _format_sealed(tier, device, lambda command: devices.run_on(device, command))
     else:
         make_key(tier)
         devices.claim(device)
+        luksheader.begin(tier)
         devices.run_on(device, format_command(tier))
     back_up_header(tier, device)
     devices.show(device)
@@ -318,8 +317,7 @@ def make(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]]) -> list[st
     if make_key(tier):
         done.append("made key file {}".format(tier["volume"]["keyfile"]))
     if not devices.is_ours(tier, device):
-        luksheader.forget_backup(tier)
-        devices.take(tier, device, wipes, format_command(tier))
+        devices.take(tier, device, wipes, format_command(tier), partial(luksheader.begin, tier))
         done.append(f"formatted {device.path} as LUKS2")
     return done
 
@@ -328,8 +326,8 @@ def _make_sealed(tier: Tier, device: Device, wipes: Sequence[dict[str, Any]]) ->
     found = tpm2.look(tier, device)
     step = tpm2.step(tier, found)
     if found.header is None:
-        luksheader.forget_backup(tier)
-        _format_sealed(tier, device, lambda command: devices.take(tier, device, wipes, command))
+        begin = partial(luksheader.begin, tier)
+        _format_sealed(tier, device, lambda command: devices.take(tier, device, wipes, command, begin))
         return [f"formatted {device.path} as LUKS2, sealed by the TPM"]
     if step is None:
         return []

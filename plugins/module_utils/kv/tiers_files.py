@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import itertools
 import json
 import os
 import re
@@ -24,11 +23,13 @@ from .stores_settings import ENVIRONMENT
 
 _UNITS = ("etc/systemd/system", "run/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system")
 _QUADLETS = ("etc/containers/systemd", "usr/share/containers/systemd", "run/containers/systemd")
+_COMPOSE_NAMES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
 _COMPOSE = re.compile(r"(?:docker-)?compose\.ya?ml|[^.].*\.compose\.yaml", re.DOTALL)
 _COMPOSE_DIRS = ("etc/*", "opt", "opt/*", "srv", "srv/*", "root", "root/*", "home/*", "home/*/*")
 _OCI = "var/lib/containers/storage/overlay-containers/*/userdata/config.json"
 _DOCKER = "var/lib/docker/containers/*/config.v2.json"
 _MAX_FILES = 5000
+_MAX_HERE = 100
 _MAX_BYTES = 1 << 20
 _PLAIN = re.compile(r"[\w@%+=:,./ \t-]*", re.ASCII)  # words in which nothing is quoted
 _VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)", re.ASCII)
@@ -220,16 +221,22 @@ def _quadlets(root: str) -> Iterator[Source]:
 
 
 def _compose_files(root: str) -> Iterator[str]:
-    """Each directory is listed once, for all the names that it may have."""
+    """Each directory is listed once, for all the names that it may have; the first of one directory hide no other's."""
     for place in _COMPOSE_DIRS:
         for directory in sorted(glob.iglob(os.path.join(glob.escape(root or "/"), place))):
-            with contextlib.suppress(OSError):
-                for name in filter(_COMPOSE.fullmatch, sorted(os.listdir(directory))):
-                    yield os.path.join(directory, name)[len(root) :]
+            try:
+                names = list(filter(_COMPOSE.fullmatch, os.listdir(directory)))
+            except PermissionError:
+                # It may be entered all the same.
+                names = [name for name in _COMPOSE_NAMES if os.path.lexists(os.path.join(directory, name))]
+            except OSError:
+                continue
+            for name in sorted(names)[:_MAX_HERE]:
+                yield os.path.join(directory, name)[len(root) :]
 
 
 def _compose(root: str) -> Iterator[Source]:
-    for path in itertools.islice(_compose_files(root), _MAX_FILES):
+    for path in _compose_files(root):
         document = parse(text_of(path, root) or "")
         services = document.get("services") if isinstance(document, dict) else None
         for name, service in services.items() if isinstance(services, dict) else []:

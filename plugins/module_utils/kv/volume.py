@@ -98,6 +98,7 @@ class Seen:
     table: drift.Table | None = None
     sizes: grow.Sizes | None = None
     backup_differs: bool = False
+    header: tuple[str, str] | None = None
 
     def is_ours(self) -> bool:
         """True if what is mounted at the path is the tier's own volume."""
@@ -234,6 +235,8 @@ def look(tier: Tier, table: Sequence[Mount]) -> Seen:
             if found["mapper"] is None:
                 found["key"] = luks.tried(tier, found["key"], found["device"])
         found["backup_differs"] = luks.backup_differs(tier)
+        if (seen := found.get("device")) is not None:
+            found["header"] = luksheader.problem(tier, seen, devices.is_ours(tier, seen))
         if found.get("table") is not None:
             found["flags_differ"] = luks.flags_differ(tier, found["table"], found.get("device"))
     found["fstab"] = tuple(row for row in tables.rows(fstab) if row[0] == device or tier["path"] in row[1:2])
@@ -279,6 +282,8 @@ def judge(tier: Tier, seen: Seen, host: str, wipes: Sequence[dict[str, Any]] = (
             if not given_up and drift.judge_other_key(tier, seen.device, wrong):
                 return problems
             devices.judge(tier, seen.device, wipes, wrong)
+        if seen.header is not None and (ours or not given_up):
+            wrong("volume.source.device", *seen.header)
     else:
         _judge_image(tier, seen, wrong)
     if seen.key is not None:
