@@ -44,14 +44,18 @@ def measure(device: str, options: list[str] | None, expiry: bool, seconds: int, 
     writer += ["--block-bytes", str(block_kib << 10), "--duration", str(seconds), "--status", "/tmp/vllm/status"]
     run("install", "-d", "-o", "vllm", "/tmp/vllm")
     began = time.monotonic()
-    process = subprocess.Popen(["setpriv", "--reuid", "vllm", "--clear-groups", *writer])
+    # With the account's group too, or kvtier, which runs as that account, may not see what the process is.
+    process = subprocess.Popen(["setpriv", "--reuid", "vllm", "--regid", "vllm", "--clear-groups", *writer])
     expired = 0
     while process.poll() is None:
         if expiry:
             command = ["/root/kvtier", "--map", "/root/tiers.json", "expire", "many", "--json"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             try:
-                expired += json.loads(done.stdout)[0]["capped"]
+                answer = json.loads(done.stdout)[0]
+                expired += answer["capped"]
+                if answer["exit"]:
+                    raise ValueError
             except (ValueError, LookupError, TypeError):
                 sys.exit(f"expire: {done.returncode} {done.stdout} {done.stderr}")
         time.sleep(1)
