@@ -192,7 +192,11 @@ def test_the_copy_of_an_older_header_goes_only_when_nothing_but_the_new_one_is_l
     copy.write_bytes(b"of the volume before")
     monkeypatch.setattr(luks, "make_key", lambda of: False)
     monkeypatch.setattr(luks.devices, "look", lambda of: EMPTY)
-    monkeypatch.setattr(luks.devices, "claim", lambda device: (_ for _ in ()).throw(HostError("is open in pid 7")))
+
+    def held(device: Device) -> None:
+        raise HostError("is open in pid 7")
+
+    monkeypatch.setattr(luks.devices, "claim", held)
     with pytest.raises(HostError, match="pid 7"):
         luks.make(tier("keyfile"), EMPTY, [])
     assert copy.exists() and not luksheader.is_making(tier("keyfile"))
