@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Whoever imports this before the modules of kv has each of them compiled once out of Ansible's zip, not twice.
 
-Ansible sends a module without bytecode, so compiling is most of what a short module costs a host.
+Ansible sends a module without bytecode, so compiling is much of what a short module costs a host.
 """
 
 from __future__ import annotations

@@ -97,6 +97,7 @@ def test_a_device_whose_header_is_gone_is_not_empty_while_a_copy_is_kept(headers
     (headers / "chat.luks2").write_bytes(b"copy")
     problem = luksheader.problem(tier("keyfile"), EMPTY, False)
     assert problem is not None and "is gone" in problem[0]
+    assert "luksHeaderRestore" in problem[1] and "kv_volume_wipe" in problem[1]
     seen = volume.Seen(device=EMPTY, key=key_file(), header=problem)
     assert any("is gone" in one.reason for one in volume.judge(tier("keyfile"), seen, "gpu1"))
     given_up = [{"device": EMPTY.path, "serial": EMPTY.serials[0]}]

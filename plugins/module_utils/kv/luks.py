@@ -63,11 +63,6 @@ def look(tier: Tier) -> KeyFile:
     return KeyFile(True, closed, info.st_size, below.encrypted, why, bad)
 
 
-def _dump(device: Device) -> dict[str, Any]:
-    """What the LUKS2 header of a device says, no secrets among it; empty if none is whole."""
-    return dict(json.loads(luksheader.read(device) or "{}"))
-
-
 def tried(tier: Tier, found: KeyFile, device: Device | None) -> KeyFile:
     """The key file tried on the tier's header while its volume is closed (read-only)."""
     if device is None or not devices.is_ours(tier, device):
@@ -225,7 +220,7 @@ def flags_differ(tier: Tier, table: Table, device: Device | None) -> bool:
         return True
     if device is None or not devices.is_ours(tier, device):
         return False
-    dump = _dump(device)
+    dump = json.loads(luksheader.read(device) or "{}")
     kept = frozenset(one.replace("-", "_") for one in dump.get("config", {}).get("flags", []))
     return bool(dump) and kept != wanted
 

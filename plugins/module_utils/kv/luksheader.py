@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 
-from . import fsio, system
+from . import devices, fsio, system
 from .datamap import Tier
 from .devices import Device
 from .mapkeys import LIB_ROOT
@@ -101,11 +101,6 @@ def is_making(tier: Tier) -> bool:
     return os.path.lexists(making_path(tier))
 
 
-def cut_off(tier: Tier, device: Device) -> bool:
-    """True if the tier's header on a device is not whole because it was being written."""
-    return is_making(tier) and read(device) is None
-
-
 def problem(tier: Tier, device: Device, ours: bool) -> tuple[str, str] | None:
     """What is wrong with the header, and what to do. ours: the device carries the tier's signature."""
     if is_making(tier):
@@ -115,7 +110,8 @@ def problem(tier: Tier, device: Device, ours: bool) -> tuple[str, str] | None:
     back = (
         f"cryptsetup luksHeaderRestore --header-backup-file {backup} {device.path}" if kept else "from a copy of yours"
     )
-    fix = f"bring it back ({back}), or give the volume up: kvtier purge {tier['name']}"
+    given_up = (None if ours else devices.leave(device)) or f"kvtier purge {tier['name']}"
+    fix = f"bring it back ({back}), or give the volume up: {given_up}"
     if not ours:
         return (f"the LUKS header of {device.path} is gone, its copy is not", fix) if kept else None
     text = read(device)

@@ -24,7 +24,7 @@ from .stores_settings import ENVIRONMENT
 _UNITS = ("etc/systemd/system", "run/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system")
 _QUADLETS = ("etc/containers/systemd", "usr/share/containers/systemd", "run/containers/systemd")
 _COMPOSE_NAMES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
-_COMPOSE = re.compile(r"(?:docker-)?compose\.ya?ml|[^.].*\.compose\.yaml", re.DOTALL)
+_COMPOSE = re.compile("|".join(map(re.escape, _COMPOSE_NAMES)) + r"|[^.].*\.compose\.yaml", re.DOTALL)
 _COMPOSE_DIRS = ("etc/*", "opt", "opt/*", "srv", "srv/*", "root", "root/*", "home/*", "home/*/*")
 _OCI = "var/lib/containers/storage/overlay-containers/*/userdata/config.json"
 _DOCKER = "var/lib/docker/containers/*/config.v2.json"

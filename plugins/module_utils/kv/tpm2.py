@@ -133,10 +133,10 @@ def look(tier: Tier, device: Device | None) -> Tpm:
     """TPM and header (read-only)."""
     header = None
     if device is not None and devices.is_ours(tier, device):
-        if luksheader.cut_off(tier, device):
-            header = _NONE_WHOLE
-        elif luksheader.read(device) is not None:
+        if luksheader.read(device) is not None:
             header = read(device)
+        elif luksheader.is_making(tier):
+            header = _NONE_WHOLE
     return Tpm(present(), header, measured(tier["volume"]["tpm2_pcrs"]))
 
 
