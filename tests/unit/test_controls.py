@@ -71,8 +71,8 @@ def document(**changes):
 
 
 def survey(**changes):
-    found = Survey(blocks=3, block_bytes=300, configs=1, dirs=4, oldest_mtime=NOW - 3600, newest_mtime=NOW - 60)
-    return dataclasses.replace(found, **changes)
+    usual = {"blocks": 3, "block_bytes": 300, "configs": 1, "dirs": 4}
+    return Survey(**{**usual, "oldest_mtime": NOW - 3600, "newest_mtime": NOW - 60, **changes})
 
 
 def record(tier, **changes):
@@ -84,7 +84,7 @@ def record(tier, **changes):
 
 def process(**changes):
     known = Process(77, UID, "vllm", ("vllm",), "vllm.service", 1, 0o077, "0", 0)
-    return dataclasses.replace(known, **changes)
+    return known._replace(**changes)
 
 
 def server(**changes):
@@ -164,7 +164,7 @@ def test_a_container_beside_the_volume_or_as_another_account_is_a_finding(change
 
 def test_a_restart_of_the_unit_is_no_remedy_for_the_umask_of_a_container():
     given = in_container(evidence())
-    given.processes = [dataclasses.replace(given.processes[0], umask=0o022)]
+    given.processes = [given.processes[0]._replace(umask=0o022)]
     found = judge(given)["KV-03"]
     assert found["status"] == "fail" and "--umask=0077" in found["remedy"] and "systemctl" not in found["remedy"]
 

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -663,7 +662,7 @@ def test_what_is_left_is_what_a_plain_reference_says(tmp_path_factory, entries, 
         elif kind == "foreign":
             os.chown(tree.path(relative), NOBODY, NOBODY)
         known[relative] = (relative, kind, age, tree.path(relative).stat().st_size)
-    policy = replace(POLICY, retention=retention, max_files=max_files, max_bytes=max_bytes)
+    policy = POLICY._replace(retention=retention, max_files=max_files, max_bytes=max_bytes)
     before = {path: tree.path(path).stat().st_mtime_ns for path in tree.files()}
     assert set(known) == tree.files()
     result = walked(tree, policy)

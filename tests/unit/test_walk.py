@@ -18,7 +18,6 @@ import stat
 import subprocess
 import time
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -103,7 +102,9 @@ def test_all_that_is_told_of_hostile_names_is_printable(tmp_path):
         tree.path(path).chmod(0o644)
     listed = []
     found = walked(tree, deadline=0.0, delete=False, on_delete=lambda path, kind: listed.append(path), start_at="zzz")
-    found = replace(walked(tree, delete=False), resume=found.resume)
+    resume = found.resume
+    found = walked(tree, delete=False)
+    found.resume = resume
     texts = strings(json.loads(json.dumps(vars(found)))) + listed
     assert found.resume is not None and len(texts) > 20
     assert all(text.isprintable() for text in texts), [text for text in texts if not text.isprintable()]
@@ -368,7 +369,7 @@ def test_age_is_neither_atime_nor_ctime(tree, which):
 def test_a_file_from_the_future_is_a_finding_and_stays(tree, ahead):
     block, temp = tree.block(1, -ahead - 60), tree.temp(2, -ahead - 60)
     old = tree.block(3, 60)
-    found = walked(tree, replace(POLICY, max_files=1, max_bytes=1))
+    found = walked(tree, POLICY._replace(max_files=1, max_bytes=1))
     assert tree.files() == {block, temp} and old not in tree.files()
     assert (found.future, found.capped) == (2, 1)
 
@@ -464,7 +465,7 @@ def test_listing_names_the_directories_that_would_go(tree):
 
 
 def capped(tree, **caps):
-    return walked(tree, replace(POLICY, **caps))
+    return walked(tree, POLICY._replace(**caps))
 
 
 def test_byte_cap_is_exact_and_takes_the_oldest_first(tree):
@@ -533,7 +534,7 @@ def test_listing_for_the_caps_names_each_file_once_and_the_same_as_deleting(tree
     for number in range(20):
         tree.block(number, 4000 if number < 5 else 100)
     listed, told = [], []
-    policy = replace(POLICY, max_files=3)
+    policy = POLICY._replace(max_files=3)
     walked(tree, policy, delete=False, on_delete=lambda path, kind: listed.append(path))
     walked(tree, policy, on_delete=lambda path, kind: told.append(path))
     assert sorted(listed) == sorted(told) and len(tree.files()) == 3
@@ -542,7 +543,7 @@ def test_listing_for_the_caps_names_each_file_once_and_the_same_as_deleting(tree
 def test_a_walk_that_may_delete_nothing_caps_nothing(tree):
     for number in range(5):
         tree.block(number, 10)
-    found = walked(tree, replace(POLICY, max_files=1), delete=False)
+    found = walked(tree, POLICY._replace(max_files=1), delete=False)
     assert found.capped == 0 and found.blocks == 5
 
 
@@ -580,7 +581,7 @@ def test_a_pass_that_ends_amid_the_caps_tells_what_it_deleted(tree, monkeypatch)
         if len(seen) > 80:
             raise Stop("enough")
 
-    found = walked(tree, replace(POLICY, max_files=1), pause=pause)
+    found = walked(tree, POLICY._replace(max_files=1), pause=pause)
     assert not found.complete and found.stopped == "enough"
     assert 0 < found.capped < 29 and found.blocks == 30 - found.capped == len(tree.files())
 
@@ -750,7 +751,7 @@ def test_a_hundred_thousand_files_in_one_directory_need_little_memory(tmp_path):
             os.utime(path, (mtime, mtime))
         tracemalloc.start()
         try:
-            found = walked(tree, replace(POLICY, max_files=98_990))
+            found = walked(tree, POLICY._replace(max_files=98_990))
             _size, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

@@ -7,7 +7,6 @@ from __future__ import annotations
 import bisect
 import os
 import stat
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from . import fsio
@@ -99,7 +98,7 @@ class _Cap(Walk):
     """Second walk for the caps: blocks before `low` go at once, those of the slot are sorted and go as needed."""
 
     def __init__(self, first: CappedWalk, low: int, width: int, excess_files: int, excess_bytes: int) -> None:
-        policy = replace(first.policy, max_bytes=None, max_files=None)
+        policy = first.policy._replace(max_bytes=None, max_files=None)
         super().__init__(first.root, first.store, first.owner_uid, first.now, policy, first.delete, first.deadline)
         self.pause, self.on_delete = first.pause, first.on_delete
         self.first, self.low, self.high = first, low, low + width

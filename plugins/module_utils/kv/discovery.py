@@ -13,7 +13,6 @@ import os
 import re
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from .datamap import Tier
@@ -31,8 +30,7 @@ _CONTAINER = re.compile(
 _SITE = re.compile(r"(/[^\0\n]*?/(?:site|dist)-packages)/")
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """One process. start_time: clock ticks since boot; core_limit: bytes or `unlimited`, as text; container: its id."""
 
     pid: int
@@ -47,8 +45,7 @@ class Process:
     container: str | None = None
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A running engine of a tier. version None: nobody could tell; source: where the version was read, or why not."""
 
     pid: int
@@ -350,8 +347,7 @@ def _interpreter(path: str) -> str | None:
     return words[0] if words else None
 
 
-@dataclass(frozen=True)
-class Gate:
+class Gate(NamedTuple):
     """May a tier's blocks be deleted now? allowed None: nobody knows, which is a no. reason: one line for people."""
 
     allowed: bool | None

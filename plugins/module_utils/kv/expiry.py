@@ -12,7 +12,6 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Callable, NamedTuple
 
 from . import account, clock, discovery, fsio, mounts, state
@@ -158,8 +157,7 @@ def policy_of(tier: Tier) -> Policy:
     )
 
 
-@dataclass(frozen=True)
-class _Options:
+class _Options(NamedTuple):
     """What expire() was asked for."""
 
     delete: bool

@@ -7,14 +7,13 @@ ctime that it had still holds the same names. chmod, utime and writes in place c
 reads every leaf again. The index is a hint: an entry that does not match, or a file of it that is missing, cut,
 flipped, of another tree or of another version, costs reading and nothing else.
 
-On disk: one file per shard (a top directory and the first character below it): header, units, CRC.
+On disk: one file per shard (a top directory and the first two characters below it): header, units, CRC.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import os
 import struct
 import zlib
@@ -45,12 +44,13 @@ def settled_before(visited: int) -> int:
 
 def shard_name(top: str, below: str) -> str:
     """File of the unit top/below; a top directory's own name may be as long as a name can be."""
-    return f"{_top_name(top)}.{os.fsencode(below[:1]).hex()}"
+    return f"{_top_name(top)}.{os.fsencode(below[:2]).hex()}"
 
 
 @functools.lru_cache(maxsize=64)
 def _top_name(top: str) -> str:
-    return hashlib.sha256(os.fsencode(top)).hexdigest()[:16]
+    # Two directories that share a name by chance would each read the other's shard as one of another inode.
+    return f"{zlib.crc32(os.fsencode(top)):08x}"
 
 
 def encode_unit(name: str, leaves: dict[str, bytes]) -> bytes:

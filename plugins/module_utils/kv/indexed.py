@@ -303,11 +303,12 @@ class IndexedWalk(SharedWalk):
             self._known += known
             self._new[unit] = old_data
             return
-        old = packed_leaves(old_data) if old_data else {}
+        old = packed_leaves(old_data) if passed else {}
         leaves = {**{name: old[name] for name in passed}, **self._read} if passed else self._read
         self._known += len(leaves)
         data = self._new[unit] = encode_unit(unit, leaves)
         if data != old_data:
+            old = old or packed_leaves(old_data)
             changed = sum(old.get(name) != leaf for name, leaf in self._read.items())
             self._changed += changed + len(old.keys() - leaves.keys())
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Sequence
@@ -274,6 +273,8 @@ def _endpoint(value: Any) -> str:
 
 def is_loopback(host: str) -> bool:
     """Can only this machine reach that address?"""
+    import ipaddress  # dear to import, and few maps have an address
+
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -5,10 +5,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from functools import cached_property
 from re import Match, Pattern
-from typing import Any, Callable, cast
+from typing import Any, Callable, NamedTuple, cast
 
 BLOCK = "block"
 TEMP = "temp"
@@ -61,8 +60,7 @@ def program(*names: str) -> Pattern[str]:
     return cast("Pattern[str]", _Program(*names))
 
 
-@dataclass(frozen=True)
-class File:
+class File(NamedTuple):
     """A file that belongs to the store. kind: BLOCK, TEMP (temporaries and probes) or CONFIG (never expires).
 
     magic: first bytes that the file must have, for stores whose names say nothing; common: other programs' files have
@@ -75,14 +73,15 @@ class File:
     common: bool = False
 
 
-@dataclass(frozen=True)
-class Dir:
-    """A directory level: which names it has, what may lie in it, and whether it may be removed once empty."""
-
+class _Level(NamedTuple):
     pattern: Pattern[str] | None = None  # None: the root of the tier
     files: tuple[File, ...] = ()
     dirs: tuple[Dir, ...] = ()
     prune: bool = False
+
+
+class Dir(_Level):
+    """A directory level: which names it has, what may lie in it, and whether it may be removed once empty."""
 
     @cached_property
     def plain_block(self) -> Callable[[str], Match[str] | None] | None:
@@ -116,16 +115,14 @@ class Dir:
         return None
 
 
-@dataclass(frozen=True)
-class Danger:
+class Danger(NamedTuple):
     """Something an operator has to know about a store, with its source."""
 
     text: str
     source: str
 
 
-@dataclass(frozen=True)
-class Engine:
+class Engine(NamedTuple):
     """How a running engine is recognised and how its version is found on the host.
 
     dists: names of the Python distributions (as in NAME-VERSION.dist-info) that are this engine.
@@ -137,8 +134,7 @@ class Engine:
     programs: Pattern[str] = re.compile(r"(?!)")
 
 
-@dataclass(frozen=True)
-class Namespaces:
+class Namespaces(NamedTuple):
     """How a store keeps the blocks of different engine configurations apart: by names of directories at its root.
 
     home: a directory that each start of an engine with this configuration writes into, from version touched_from on.
@@ -150,8 +146,7 @@ class Namespaces:
     touched_from: Version
 
 
-@dataclass(frozen=True)
-class Store:
+class Store(NamedTuple):
     """One place where an engine keeps KV state.
 
     layout: names below the tier's path; None for a store that leaves no files there.
@@ -173,7 +168,7 @@ class Store:
     removing: str
     filesystems: tuple[str, ...] = ("ext4", "xfs")
     default_paths: tuple[str, ...] = ()
-    dangers: tuple[Danger, ...] = field(default_factory=tuple)
+    dangers: tuple[Danger, ...] = ()
     evidence: str = FROM_SOURCE
     namespaces: Namespaces | None = None
     keys: Dir | None = None

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 MAX_OFFENDERS = 20
 # A file may be stamped a little ahead of us by a coarse clock; beyond this it is from the future.
@@ -25,8 +26,7 @@ DONE = (
 )
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(NamedTuple):
     """When things end, in seconds; the caps in bytes and files, None for no cap."""
 
     retention: int
@@ -36,8 +36,7 @@ class Policy:
     max_files: int | None = None
 
 
-@dataclass
-class Survey:
+class Survey(SimpleNamespace):
     """What a walk saw and did. Counts are after deletion: what is left in the tier.
 
     skipped: leaf directories that were not read because the index knows them; their blocks are counted, each as old
@@ -53,10 +52,10 @@ class Survey:
     dirs: int = 0
     readable: int = 0
     loose: int = 0
-    loose_first: list[str] = field(default_factory=list)
+    loose_first: list[str] = []
     loose_dirs: int = 0
     overdue: int = 0
-    overdue_first: list[str] = field(default_factory=list)
+    overdue_first: list[str] = []
     oldest_mtime: float | None = None
     newest_mtime: float | None = None
     future: int = 0
@@ -66,8 +65,8 @@ class Survey:
     hardlinks: int = 0
     not_regular: int = 0
     strangers: int = 0
-    offenders: list[dict[str, str]] = field(default_factory=list)
-    ages: list[list[int | None]] = field(default_factory=list)
+    offenders: list[dict[str, str]] = []
+    ages: list[list[int | None]] = []
     expired: int = 0
     expired_bytes: int = 0
     capped: int = 0
@@ -76,11 +75,18 @@ class Survey:
     temp_bytes_removed: int = 0
     dirs_removed: int = 0
     skipped: int = 0
-    errors: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, int] = {}
     complete: bool = True
     stopped: str | None = None
     resume: str | None = None
     seconds: float = 0.0
+
+    def __init__(self, **counts: Any) -> None:
+        # No dataclass: importing what makes one takes longer than a pass over a small tier.
+        for name in Survey.__annotations__:
+            zero = getattr(Survey, name)
+            setattr(self, name, zero.copy() if isinstance(zero, (list, dict)) else zero)
+        super().__init__(**counts)
 
 
 def merge(into: Survey, other: Survey) -> None:

@@ -38,7 +38,7 @@ class SharedWalk(CappedWalk):
 
     def _run_units(self, units: list[Unit]) -> None:
         # Of neighbours only: a pass that begins in the middle of a group comes round to the rest of it last.
-        by_name = itertools.groupby(units, key=lambda unit: (unit.top, (unit.below or "")[:1]))
+        by_name = itertools.groupby(units, key=lambda unit: (unit.top, (unit.below or "")[:2]))
         groups = [list(group) for _key, group in by_name]
         workers = min(self.workers, len(groups))
         if workers < 2:
