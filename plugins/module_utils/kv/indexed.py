@@ -12,7 +12,7 @@ import contextlib
 import os
 import stat
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from .caps import CappedWalk
 from .index import Fields, Index, decode_unit, encode_unit, pack_leaf, packed_leaves, settled_before, shard_name
@@ -31,6 +31,21 @@ _WORTH = 4
 _DIR_MASK = 0o170077
 _NEVER = float("inf")
 _MANY_NAMES = 4096
+# So many leaves are looked at between two calls of pause.
+_BETWEEN_PAUSES = 16
+
+
+class _Merge(NamedTuple):
+    """A unit of which some leaves are as they were on record, and others were read."""
+
+    unit: str
+    old_data: bytes
+    passed: list[str]
+    read: dict[str, bytes]
+
+    def encoded(self) -> bytes:
+        old = packed_leaves(self.old_data)
+        return encode_unit(self.unit, {**{name: old[name] for name in self.passed}, **self.read})
 
 
 class IndexedWalk(SharedWalk):
@@ -44,7 +59,7 @@ class IndexedWalk(SharedWalk):
         self._shard: str | None = None
         self._top = 0
         self._old: dict[str, bytes] = {}
-        self._new: dict[str, bytes] = {}
+        self._new: dict[str, bytes | _Merge] = {}
         self._changed = self._known = 0
         self._read: dict[str, bytes] = {}
         self._settled_before = self._plain_read = 0
@@ -265,7 +280,7 @@ class IndexedWalk(SharedWalk):
                 entries += count
                 if info.st_ctime_ns < settled:
                     read[name] = pack_leaf(inode, info.st_mtime_ns, info.st_ctime_ns, count, length, first, last)
-                if pause is not None:
+                if pause is not None and not dirs % _BETWEEN_PAUSES:
                     pause()
         finally:
             self.found.dirs += dirs
@@ -299,18 +314,18 @@ class IndexedWalk(SharedWalk):
 
     def _keep(self, unit: str, old_data: bytes, passed: list[str], known: int) -> None:
         """What the index shall hold of a unit, and how much of that is new."""
-        if len(passed) == known and passed and not self._read:
-            self._known += known
-            self._new[unit] = old_data
+        self._known += len(passed) + len(self._read)
+        if passed:
+            # Most passes change too little for a shard to be written, so nothing is put together before it is.
+            self._changed += max(known - len(passed), len(self._read))
+            unchanged = len(passed) == known and not self._read
+            self._new[unit] = old_data if unchanged else _Merge(unit, old_data, passed, self._read)
             return
-        old = packed_leaves(old_data) if passed else {}
-        leaves = {**{name: old[name] for name in passed}, **self._read} if passed else self._read
-        self._known += len(leaves)
-        data = self._new[unit] = encode_unit(unit, leaves)
+        data = self._new[unit] = encode_unit(unit, self._read)
         if data != old_data:
-            old = old or packed_leaves(old_data)
+            old = packed_leaves(old_data)
             changed = sum(old.get(name) != leaf for name, leaf in self._read.items())
-            self._changed += changed + len(old.keys() - leaves.keys())
+            self._changed += changed + len(old.keys() - self._read.keys())
 
     def _note_leaf(self, info: os.stat_result, leaf: str, blocks: int, size: int, oldest: float, newest: float) -> None:
         self._plain_read += 1
@@ -336,7 +351,8 @@ class IndexedWalk(SharedWalk):
         # A pass may begin or end in the middle of a shard: what it did not come to stays as it was.
         kept = {unit: data for unit, data in self._old.items() if unit in self._present[self._shard]}
         if self._changed * _CHANGED_SHARE > self._known or len(kept) != len(self._old):
-            self.index.write(self._shard, self._top, {**kept, **self._new})
+            new = {unit: data.encoded() if isinstance(data, _Merge) else data for unit, data in self._new.items()}
+            self.index.write(self._shard, self._top, {**kept, **new})
         self._shard, self._old, self._new = None, {}, {}
 
     def _cap(self) -> None:
