@@ -32,11 +32,10 @@ INTERVAL = 1
 SLACK = 2
 PASS = """
 import sys
-from dataclasses import replace
 sys.path.insert(0, sys.argv[1])
 from kv import cli, datamap, expiry
 policy_of, expire = expiry.policy_of, expiry.expire
-expiry.policy_of = lambda tier: replace(policy_of(tier), retention=int(sys.argv[2]), dir_grace=2)
+expiry.policy_of = lambda tier: policy_of(tier)._replace(retention=int(sys.argv[2]), dir_grace=2)
 expiry.expire = lambda tier, **options: expire(tier, state_root=sys.argv[4], **options)
 datamap.validate = lambda document, source: document
 raise SystemExit(cli.main(["--map", sys.argv[3], "expire", "--json"]))

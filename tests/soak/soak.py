@@ -51,11 +51,10 @@ RATE = 4000  # more than the writer's loop can ask for: full speed
 # The map counts in minutes, so each pass is told these seconds.
 PASS = """
 import sys
-from dataclasses import replace
 sys.path.insert(0, sys.argv[1])
 from kv import cli, datamap, expiry
 policy_of, expire = expiry.policy_of, expiry.expire
-expiry.policy_of = lambda tier: replace(policy_of(tier), retention=int(sys.argv[2]), dir_grace=int(sys.argv[3]))
+expiry.policy_of = lambda tier: policy_of(tier)._replace(retention=int(sys.argv[2]), dir_grace=int(sys.argv[3]))
 expiry.expire = lambda tier, **options: expire(tier, state_root=sys.argv[5], **options)
 datamap.validate = lambda document, source: document
 raise SystemExit(cli.main(["--map", sys.argv[4], "expire", "--json"]))
@@ -168,7 +167,7 @@ class Side:
         """Numbers, and what does not hold."""
         status, sums = self.stop(), Counter[str]()
         for result in self.results:
-            sums.update({key: result[key] for key in ("expired", "dirs_removed", "temps_removed")})
+            sums.update({key: result.get(key, 0) for key in ("expired", "dirs_removed", "temps_removed")})
         bound = RETENTION + max(INTERVAL, slowest) + slowest + TOLERANCE
         jobs = max(1, status.get("stored", 0) // 4)
         failed = sum(status.get("errors", {}).values())
