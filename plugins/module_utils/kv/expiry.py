@@ -96,7 +96,7 @@ class Listed:
 
 
 class Watch:
-    """Called after each directory or a few: paces the pass, and ends it when the tier's path is no longer the open directory.
+    """Called after a few directories: paces the pass, and ends it when the tier's path is no longer the open directory.
 
     Descriptors outlive a lazy umount and a rename, so without this a pass would go on in a tree that is no tier now.
     Where the engine has to be stopped, it is asked again and again whether it still is.

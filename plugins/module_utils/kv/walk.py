@@ -51,7 +51,8 @@ class Walk:
 
     now: the time that ages are judged by (seconds); deadline: time.monotonic() at which to stop and say where;
     delete: really delete; on_delete: called with (path, kind) for each deletion, done or (delete=False) due;
-    pause: called after each directory or a few small ones, and now and then in a large one (pacing, progress, and Stop to end the pass).
+    pause: called after each directory or a few small ones, and now and then in a large one (pacing, progress, and Stop
+    to end the pass).
     """
 
     # Called, if set, for each block of ours that stays.
